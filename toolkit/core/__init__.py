@@ -1,0 +1,1 @@
+"""Control: names, numbers and decisions. Standard library and persistent maps only; no array, no clock, no Dask."""

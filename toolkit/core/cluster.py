@@ -1,0 +1,56 @@
+"""What a strategy is told at the start: who takes part, what the model looks like, which places exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from toolkit.core.layout import Layout
+from toolkit.core.messages import PlaceName, Span, Worker, message
+
+
+@message
+class Home:
+    """What a place is for: the span of the model vector that lives there, and its role.
+
+    `role` is ``"worker"``, ``"server"`` or ``"stage"``; `worker` is the worker it belongs to (None: a server).
+    A place that holds the `model` is read for evaluation. `beside` names the place whose host it shares by
+    default; None gives it a host of its own.
+    """
+
+    role: str
+    span: Span
+    worker: Worker | None = None
+    model: bool = False
+    beside: PlaceName | None = None
+    stage: tuple[int, int] = (0, 1)
+
+
+@message
+class Cluster:
+    """The description that every layer receives at `init`.
+
+    `budget` bounds the iterations of each worker (absent: no bound); `seed` feeds every counter-based choice;
+    `rows` is the number of training rows (0 without data); `homes` are the places that the layers above and below
+    have declared.
+    """
+
+    workers: tuple[Worker, ...]
+    layout: Layout = Layout(())
+    budget: Mapping[Worker, int] = field(default_factory=dict)
+    seed: int = 0
+    rows: int = 0
+    homes: Mapping[PlaceName, Home] = field(default_factory=dict)
+
+
+def hosts(cluster: Cluster, given: Mapping[PlaceName, PlaceName] | None = None) -> dict[PlaceName, PlaceName]:
+    """The host of each place: as given, else beside another place, else a host of its own."""
+    given = given or {}
+
+    def host(place: PlaceName) -> PlaceName:
+        if place in given:
+            return given[place]
+        home = cluster.homes.get(place)
+        return place if home is None or home.beside is None else host(home.beside)
+
+    return {place: host(place) for place in cluster.homes}

@@ -1,0 +1,278 @@
+"""A strategy is a pair of pure functions; a chain of strategies is a strategy.
+
+``step(state, message) -> (state, messages)``: events rise to the layer before, actions fall to the layer after.
+What falls out at the bottom are tasks for the runtime; what rises out at the top is the trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
+
+from toolkit.core.cluster import Cluster, Home
+from toolkit.core.errors import ChainError, Livelock
+from toolkit.core.messages import Action, Event, Key, Keys, PlaceName, Task
+
+State: TypeAlias = Any
+Message: TypeAlias = Event | Action
+Homes: TypeAlias = Mapping[PlaceName, Home]
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Names that may stand in the text of a strategy: strategies, codecs, schedules, topologies, conditions.
+NAMES: dict[str, Callable[..., Any]] = {}
+
+#: More messages than this for one event means that two layers answer each other without end.
+LIMIT = 1_000_000
+
+
+def nowhere(cluster: Cluster, homes: Homes) -> Homes:
+    """The places of a layer that has none of its own."""
+    return homes
+
+
+@dataclass(frozen=True, eq=False)
+class Strategy:
+    """Two pure functions and the text that rebuilds them.
+
+    Attributes
+    ----------
+    init : Cluster -> state
+    step : (state, message) -> (state, messages)
+    spec : str
+        The call that made it; strategies are equal when their specs are.
+    kind : str
+        ``"policy"``, ``"exchange"``, ``"rewrite"`` or ``"chain"``.
+    places : (Cluster, homes) -> homes
+        The places this layer adds or changes.
+    layers : tuple of Strategy
+        The flat layers of a chain; empty for a single layer.
+    """
+
+    init: Callable[[Cluster], State]
+    step: Callable[[State, Message], tuple[State, Sequence[Message]]]
+    kind: str = "rewrite"
+    places: Callable[[Cluster, Homes], Homes] = nowhere
+    spec: str = "strategy()"
+    layers: tuple[Strategy, ...] = ()
+    doc: str = ""
+
+    def __repr__(self) -> str:
+        return self.spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Strategy) and self.spec == other.spec
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+
+def named(function: F) -> F:
+    """Let the name of a function or class stand in the text of a strategy."""
+    NAMES[str(getattr(function, "__name__"))] = function
+    return function
+
+
+def text(value: object) -> str:
+    """The text of an argument, such that parsing it gives an equal value."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if callable(value) and not isinstance(value, type) and NAMES.get(getattr(value, "__name__", "")) is value:
+        return str(value.__name__)
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(text(item) for item in value)
+        return f"[{inner}]"
+    if callable(value) and not isinstance(value, Strategy):
+        name = getattr(value, "__name__", repr(value))
+        raise TypeError(
+            f"The function {name} was given to a strategy but has no name that a record could keep. "
+            f"A strategy is saved as the text of its call. Define it with `def` and decorate it with tk.named."
+        )
+    return repr(value)
+
+
+def strategy(function: Callable[P, Strategy]) -> Callable[P, Strategy]:
+    """Record the call that makes a strategy, so that its ``repr`` is the text that makes it again.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> @tk.strategy
+    ... def patient(slack):
+    ...     "Lead the slowest by less than `slack`."
+    ...     return tk.gate(lambda progress, worker: progress.lead(worker) < slack)
+    >>> patient(2)
+    patient(2)
+    >>> tk.parse("patient(2)") == patient(2)
+    True
+    """
+    signature = inspect.signature(function)
+    doc = (inspect.getdoc(function) or "").strip().split("\n")[0]
+
+    @functools.wraps(function)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Strategy:
+        bound = signature.bind(*args, **kwargs)
+        spec = f"{function.__name__}({', '.join(arguments(signature, bound))})"
+        return replace(function(*args, **kwargs), spec=spec, doc=doc)
+
+    return named(made)
+
+
+def arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[str]:
+    """The texts of the given arguments: by position as long as none is left out, then by name; no defaults."""
+    texts: list[str] = []
+    by_name = False
+    for name, parameter in signature.parameters.items():
+        if name not in bound.arguments:
+            by_name = True
+            continue
+        value = bound.arguments[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            texts.extend(text(item) for item in value)
+        elif value == parameter.default and type(value) is type(parameter.default):
+            by_name = True
+        else:
+            texts.append(
+                f"{name}={text(value)}" if by_name or parameter.kind is parameter.KEYWORD_ONLY else text(value)
+            )
+    return texts
+
+
+@named
+def chain(*strategies: Strategy) -> Strategy:
+    """Stack strategies from coordinator to wire: a policy, an exchange, then rewrites.
+
+    Events rise to the strategy before, actions fall to the one after. A chain of chains is the flat chain.
+
+    Parameters
+    ----------
+    *strategies : Strategy
+
+    Raises
+    ------
+    ChainError
+        At the first event, when an action falls out that no layer below turned into a task.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> tk.chain(tk.ssp(3), tk.parameter_server(shards=4))
+    chain(ssp(3), parameter_server(4))
+    """
+    for item in strategies:
+        if not isinstance(item, Strategy):
+            raise TypeError(
+                f"chain was given {item!r}, which is a {type(item).__name__}. Only strategies can be stacked. "
+                f"Call the strategy first, for example chain(bsp(), parameter_server())."
+            )
+    if not strategies:
+        raise ValueError(
+            "chain was given no strategy. A run needs a policy and an exchange. Write chain(bsp(), all_reduce(ring))."
+        )
+    layers = tuple(layer for item in strategies for layer in (item.layers or (item,)))
+    spec = f"chain({', '.join(layer.spec for layer in layers)})"
+    return Strategy(
+        functools.partial(_init, layers),
+        functools.partial(_step, layers),
+        "chain",
+        functools.partial(_places, layers),
+        spec,
+        layers,
+    )
+
+
+def _places(layers: tuple[Strategy, ...], cluster: Cluster, homes: Homes) -> Homes:
+    for layer in layers:
+        homes = layer.places(cluster, homes)
+    return homes
+
+
+def _init(layers: tuple[Strategy, ...], cluster: Cluster) -> State:
+    cluster = replace(cluster, homes=_places(layers, cluster, cluster.homes))
+    return tuple(layer.init(cluster) for layer in layers)
+
+
+def _step(layers: tuple[Strategy, ...], states: State, message: Message) -> tuple[State, list[Message]]:
+    states, out = list(states), list[Message]()
+    queue = deque([(len(layers) - 1 if isinstance(message, Event) else 0, message)])
+    for _ in range(LIMIT):
+        if not queue:
+            return tuple(states), out
+        i, message = queue.popleft()
+        if i < 0:
+            out.append(message)
+        elif i < len(layers):
+            states[i], replies = layers[i].step(states[i], message)
+            rises = isinstance(message, Event)
+            if rises and not any(reply is message for reply in replies):
+                queue.append((i - 1, message))  # a fact always rises on
+            queue.extend((i - 1 if isinstance(reply, Event) else i + 1, reply) for reply in replies)
+        elif isinstance(message, Task):
+            out.append(message)
+        else:
+            raise ChainError(
+                f"{message} fell out of the chain: no layer below turns it into tasks. The layers are "
+                f"{', '.join(layer.spec for layer in layers)}. Put an exchange such as parameter_server() below the "
+                f"policy."
+            )
+    raise Livelock(
+        f"One event caused {LIMIT} messages without end; the last was {message}. Two layers answer each other. "
+        f"Look at the layer that answers {type(message).__name__}."
+    )
+
+
+def keys(tasks: Sequence[Task]) -> Keys:
+    """The keys of some tasks, to be named in the `after` of another."""
+    return tuple(task.key for task in tasks)
+
+
+@overload
+def rewrite(change: Callable[[Task], Sequence[Task]]) -> Strategy: ...
+@overload
+def rewrite(change: Callable[[Any, Task], Sequence[Task]], init: Callable[[Cluster], State]) -> Strategy: ...
+def rewrite(change: Callable[..., Sequence[Task]], init: Callable[[Cluster], State] | None = None) -> Strategy:
+    """Build a strategy that replaces tasks on their way down.
+
+    ``change(task)`` lists what stands in its place: what waited for the task then waits for all of these, or,
+    if there are none, for what the task itself waited for. With `init` it is ``change(init(cluster), task)``.
+
+    Parameters
+    ----------
+    change : task -> tasks
+    init : Cluster -> constant, optional
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> doubled = tk.rewrite(lambda task: [task])
+    >>> doubled.kind
+    'rewrite'
+    """
+
+    def start(cluster: Cluster) -> State:
+        return (init(cluster) if init else None), {}
+
+    def step(state: State, message: Message) -> tuple[State, Sequence[Message]]:
+        constant, renamed = state
+        if isinstance(message, Event):
+            return (constant, {}), ()  # `after` names tasks of the same reply only
+        if not isinstance(message, Task):
+            return state, (message,)
+        task = replace(message, after=follow(renamed, message.after)) if renamed else message
+        tasks = change(constant, task) if init else change(task)
+        now = keys(tasks) or task.after
+        if now != (task.key,):
+            renamed = {**renamed, task.key: now}
+        return (constant, renamed), tasks
+
+    return Strategy(start, step)
+
+
+def follow(renamed: Mapping[Key, Keys], after: Keys) -> Keys:
+    """The keys to wait for, where some of `after` have been replaced by others."""
+    return tuple(dict.fromkeys(now for key in after for now in renamed.get(key, (key,))))

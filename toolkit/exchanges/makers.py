@@ -1,0 +1,290 @@
+"""The maker of exchanges: iterations and merges, named and counted, from two plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
+from typing import TypeAlias
+
+from immutables import Map
+
+from toolkit.core.cluster import Cluster
+from toolkit.core.messages import (
+    Action,
+    Cancel,
+    Commit,
+    Committed,
+    Done,
+    Facts,
+    Finished,
+    Join,
+    Joined,
+    Left,
+    PlaceName,
+    Ready,
+    Release,
+    Send,
+    Task,
+    Worker,
+    message,
+)
+from toolkit.core.strategy import Homes, Message, Strategy, keys, nowhere
+
+
+@message
+class Merge:
+    """One merge: which updates it takes, and all that its tasks need to say of them.
+
+    `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one;
+    `samples` is
+    the number of rows merged before; `live` are the workers present; `applied` the places known to have it already.
+    """
+
+    round: int
+    group: tuple[Worker, ...]
+    clocks: tuple[int, ...]
+    weights: tuple[float, ...]
+    staleness: tuple[int, ...]
+    samples: int
+    live: Map[Worker, bool]
+    applied: tuple[PlaceName, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The part of the live workers that the group makes up."""
+        return len(self.group) / max(1, len(self.live))
+
+    def over(self, workers: Sequence[Worker], round: int, live: Map[Worker, bool]) -> Merge:
+        """The same merge over some of its group, under a new number."""
+        kept = [i for i, worker in enumerate(self.group) if worker in workers]
+        return replace(
+            self,
+            round=round,
+            group=tuple(self.group[i] for i in kept),
+            clocks=tuple(self.clocks[i] for i in kept),
+            weights=tuple(self.weights[i] for i in kept),
+            staleness=tuple(self.staleness[i] for i in kept),
+            live=live,
+        )
+
+
+@message
+class Rounds:
+    """The names of iterations and merges, and the model version from which each worker started."""
+
+    cluster: Cluster
+    live: Map[Worker, bool] = field(default_factory=Map)
+    clock: Map[Worker, int] = field(default_factory=Map)  # iterations started
+    pulled: Map[Worker, int] = field(default_factory=Map)  # merges done when it started
+    rows: Map[Worker, float] = field(default_factory=Map)  # behind the update that is ready
+    finished: Map[Worker, bool] = field(default_factory=Map)
+    flight: Map[int, Merge] = field(default_factory=Map)
+    busy: Map[Worker, int] = field(default_factory=Map)  # worker -> the merge under way that needs it alone
+    held: tuple[frozenset[Worker], ...] = ()  # groups that wait for a busy worker
+    issued: int = 0
+    merged: int = 0
+    samples: int = 0
+    time: float = 0.0  # of the latest event
+
+    def start(self, workers: Sequence[Worker]) -> Rounds:
+        """After these have begun an iteration."""
+        clock, pulled = self.clock, self.pulled
+        for worker in workers:
+            clock, pulled = clock.set(worker, clock.get(worker, 0) + 1), pulled.set(worker, self.merged)
+        return replace(self, clock=clock, pulled=pulled)
+
+    def stale(self, worker: Worker) -> int:
+        """Merges issued since the worker's parameters were read."""
+        return self.issued - int(self.pulled[worker])
+
+    def exhausted(self, worker: Worker) -> bool:
+        """Whether a worker has run its budget, or found no row left."""
+        budget = self.cluster.budget.get(worker)
+        return (budget is not None and self.clock.get(worker, 0) >= budget) or self.rows.get(worker) == 0
+
+    def merge(self, group: Sequence[Worker]) -> Merge:
+        """The next merge."""
+        return Merge(
+            self.issued,
+            tuple(group),
+            tuple(self.clock[worker] for worker in group),
+            tuple(self.rows[worker] for worker in group),
+            tuple(map(self.stale, group)),
+            self.samples,
+            self.live,
+        )
+
+    def issue(self, merge: Merge) -> Rounds:
+        """After a merge was asked for."""
+        return replace(
+            self,
+            issued=self.issued + 1,
+            samples=self.samples + int(sum(merge.weights)),
+            flight=self.flight.set(merge.round, merge),
+        )
+
+
+Begin: TypeAlias = Callable[[Cluster, Worker, int], Sequence[Task]]
+Plan: TypeAlias = Callable[[Cluster, Merge], Sequence[Task]]
+Needs: TypeAlias = Callable[[Cluster, Merge], Sequence[Worker]]
+
+
+def nobody(cluster: Cluster, merge: Merge) -> Sequence[Worker]:
+    """The needs of a merge that can run beside any other."""
+    return ()
+
+
+def exchange(
+    begin: Begin,
+    merge: Plan,
+    places: Callable[[Cluster, Homes], Homes] = nowhere,
+    repair: Plan | None = None,
+    needs: Needs = nobody,
+) -> Strategy:
+    """Build an exchange from plans.
+
+    Parameters
+    ----------
+    begin : (Cluster, worker, clock) -> tasks
+        One iteration. The update is ready once all of them are done.
+    merge : (Cluster, Merge) -> tasks
+        Takes the updates of a group into the model. It is committed once all of them are done.
+    places : (Cluster, homes) -> homes
+        The places it needs.
+    repair : (Cluster, Merge) -> tasks, optional
+        Without it, a merge goes on when a member leaves (its update has arrived at a server). With it, such a merge is
+        cancelled at the survivors; `repair` plans it anew over them, under a new number, knowing in ``merge.applied``
+        which have it already. A worker that joins then receives a replica.
+    needs : (Cluster, Merge) -> workers
+        Whom the merge needs for itself: it is held while another merge that needs one of them is under way.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> tk.exchange(lambda cluster, w, c: [], lambda cluster, merge: []).kind
+    'exchange'
+    """
+
+    def step(rounds: Rounds, message: Message) -> tuple[Rounds, Sequence[Message]]:
+        if isinstance(message, (Joined, Left, Done)):
+            rounds = replace(rounds, time=message.time)
+        match message:
+            case Joined(worker):
+                return replace(rounds, live=rounds.live.set(worker, True)), ()
+            case Left(worker) if worker in rounds.live:
+                rounds = replace(rounds, live=rounds.live.delete(worker))
+                return rounds, ((message, *_cancel(rounds, needs, worker)) if repair else ())
+            case Release(workers):
+                return _release(rounds, begin, workers, welcome=repair is not None)
+            case Done(Join(("ready", int(worker), _)), time, facts) if worker in rounds.live:
+                rounds = replace(rounds, rows=rounds.rows.set(worker, facts.get("samples", 1)))
+                return rounds, (message, Ready(worker, time, rounds.stale(worker)))
+            case Commit(group):
+                return _commit(replace(rounds, held=(*rounds.held, group)), merge, needs)
+            case Done(Join(("merged", int(number))), time) if number in rounds.flight:
+                rounds, replies = _merged(rounds, message, number, time)
+                rounds, more = _commit(rounds, merge, needs)
+                return rounds, (*replies, *more)
+            case Done(Join(("cancelled", number, _)), _, facts) if number in rounds.flight:
+                rounds, replies = _repair(rounds, merge, repair or merge, needs, rounds.flight[number], facts)
+                rounds, more = _commit(rounds, merge, needs)
+                return rounds, (message, *replies, *more)
+        return rounds, ((message,) if isinstance(message, Action) else ())
+
+    return Strategy(Rounds, step, "exchange", places)
+
+
+def _release(
+    rounds: Rounds, begin: Begin, workers: frozenset[Worker], welcome: bool
+) -> tuple[Rounds, Sequence[Message]]:
+    starting, replies = [], list[Message]()
+    for worker in sorted(w for w in workers if w in rounds.live and w not in rounds.finished):
+        if rounds.exhausted(worker):  # its last update was dropped
+            rounds = replace(rounds, finished=rounds.finished.set(worker, True))
+            replies.append(Finished(worker, rounds.time))
+        else:
+            starting.append(worker)
+    newcomers = [w for w in starting if welcome and w not in rounds.clock and rounds.issued]
+    rounds = rounds.start(starting)
+    for worker in starting:
+        tasks = list(begin(rounds.cluster, worker, rounds.clock[worker]))
+        if (
+            worker in newcomers
+            and (source := min((w for w in rounds.live if w not in newcomers), default=None)) is not None
+        ):
+            hello = Send(("welcome", worker), source, worker, "replica", rounds.cluster.layout.whole)
+            tasks = [hello, *(replace(task, after=(*task.after, hello.key)) for task in tasks)]
+            rounds = replace(rounds, pulled=rounds.pulled.set(worker, rounds.issued))
+        ready = Join(("ready", worker, rounds.clock[worker]), about=(worker,), after=keys(tasks))
+        replies.extend((*tasks, ready))
+    return rounds, replies
+
+
+def _commit(rounds: Rounds, plan: Plan, needs: Needs) -> tuple[Rounds, Sequence[Message]]:
+    """Issue the merges asked for, in order, but hold those that need a busy worker."""
+    waiting, replies, still = rounds.held, list[Message](), list[frozenset[Worker]]()
+    blocked = set(rounds.busy)
+    for group in waiting:
+        merge = rounds.merge(sorted(w for w in group if w in rounds.live))
+        wanted = needs(rounds.cluster, merge) if merge.group else ()
+        if blocked.isdisjoint(wanted):
+            busy = rounds.busy
+            for worker in wanted:
+                busy = busy.set(worker, merge.round)
+            rounds, tasks = _issue(replace(rounds, busy=busy), plan, merge)
+            replies.extend(tasks)
+        else:
+            still.append(group)
+        blocked.update(wanted)
+    return replace(rounds, held=tuple(still)), replies
+
+
+def _issue(rounds: Rounds, plan: Plan, merge: Merge) -> tuple[Rounds, Sequence[Message]]:
+    planned = plan(rounds.cluster, merge) if merge.group or merge.applied else ()  # else all its workers have left
+    tasks = [replace(task, round=merge.round) for task in planned]
+    join = Join(("merged", merge.round), about=merge.group, after=keys(tasks), round=merge.round)
+    return rounds.issue(merge), (*tasks, join)
+
+
+def _merged(rounds: Rounds, message: Done, number: int, time: float) -> tuple[Rounds, Sequence[Message]]:
+    group = rounds.flight[number].group
+    busy = rounds.busy if not rounds.busy else Map({w: r for w, r in rounds.busy.items() if r != number})
+    rounds = replace(rounds, merged=rounds.merged + 1, flight=rounds.flight.delete(number), busy=busy)
+    done = [w for w in group if w in rounds.live and w not in rounds.finished and rounds.exhausted(w)]
+    for worker in done:
+        rounds = replace(rounds, finished=rounds.finished.set(worker, True))
+    return rounds, (message, *(Finished(worker, time) for worker in done), Committed(frozenset(group), time))
+
+
+def _cancel(rounds: Rounds, needs: Needs, gone: Worker) -> list[Message]:
+    """Drop each merge under way in which a departed worker takes part."""
+    replies: list[Message] = []
+    for number, merge in sorted(rounds.flight.items()):
+        if gone in (needs(rounds.cluster, merge) or merge.live):
+            cancels = [Cancel(("cancel", number, gone, w), w, number, round=number) for w in sorted(rounds.live)]
+            join = Join(
+                ("cancelled", number, gone), about=tuple(sorted(rounds.live)), after=keys(cancels), round=number
+            )
+            replies.extend((*cancels, join))
+    return replies
+
+
+def _repair(
+    rounds: Rounds, merge: Plan, repair: Plan, needs: Needs, old: Merge, facts: Facts
+) -> tuple[Rounds, Sequence[Message]]:
+    """Issue a cancelled merge again over those who are left, or hold it if it now needs a busy worker."""
+    survivors = [worker for worker in old.group if worker in rounds.live]
+    applied = tuple(dict.fromkeys((*old.applied, *facts.get("applied", ()))))
+    new = replace(
+        old.over(survivors, rounds.issued, rounds.live), applied=tuple(p for p in applied if p in rounds.live)
+    )
+    busy = Map({w: r for w, r in rounds.busy.items() if r != old.round})
+    samples = rounds.samples - int(sum(old.weights))
+    merged = rounds.merged + 1  # the cancelled one is over too
+    rounds = replace(rounds, flight=rounds.flight.delete(old.round), busy=busy, samples=samples, merged=merged)
+    rest = new.over([worker for worker in survivors if worker not in applied], new.round, new.live)
+    wanted = needs(rounds.cluster, rest) if rest.group else ()
+    if any(worker in busy for worker in wanted):
+        return replace(rounds, held=(frozenset(new.group), *rounds.held)), ()
+    rounds = replace(rounds, busy=busy.update({worker: new.round for worker in wanted}))
+    return _issue(rounds, repair if new.applied else merge, new)

@@ -1,0 +1,150 @@
+"""Schedules of all-reduce: who sends which chunks to whom, as lists of hops.
+
+A schedule maps a number of ranks to a number of chunks and a list of hops. Each chunk of a rank takes the hops that
+write to it in the order of the list, so that a sum has the same bits whatever arrives first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from toolkit.core.strategy import named
+
+
+class Hop(NamedTuple):
+    """Rank `src` sends chunks ``[start, stop)`` to rank `dst`, which adds them to its own or replaces its own."""
+
+    src: int
+    dst: int
+    start: int
+    stop: int
+    adds: bool
+
+
+Schedule: TypeAlias = Callable[[int], tuple[int, list[Hop]]]
+
+SCHEDULES: dict[str, Schedule] = {}
+
+
+def schedule(function: Schedule) -> Schedule:
+    """Make a function from ranks to ``(chunks, hops)`` usable in :func:`all_reduce`.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> @tk.schedule
+    ... def star(n):
+    ...     "Everybody sends to rank 0, which sends back."
+    ...     up = [tk.Hop(r, 0, 0, 1, True) for r in range(1, n)]
+    ...     return 1, up + [tk.Hop(0, r, 0, 1, False) for r in range(1, n)]
+    >>> tk.all_reduce(star)
+    all_reduce(star)
+    """
+    SCHEDULES[function.__name__] = named(function)
+    return function
+
+
+@lru_cache(maxsize=256)
+def hops(name: str, ranks: int) -> tuple[int, tuple[Hop, ...]]:
+    """Chunks and hops of a schedule by name."""
+    chunks, plan = SCHEDULES[name](ranks)
+    return chunks, tuple(plan)
+
+
+@schedule
+def ring(n: int) -> tuple[int, list[Hop]]:
+    r"""Reduce-scatter, then all-gather, around a ring: :math:`2(n-1)(\alpha + M / nB)`.
+
+    References
+    ----------
+    Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> chunks, hops = tk.ring(4)
+    >>> chunks, len(hops)
+    (4, 24)
+    """
+
+    def hop(rank: int, chunk: int, adds: bool) -> Hop:
+        return Hop(rank, (rank + 1) % n, chunk % n, chunk % n + 1, adds)
+
+    scatter = [hop(r, r - s, True) for s in range(n - 1) for r in range(n)]
+    gather = [hop(r, r + 1 - s, False) for s in range(n - 1) for r in range(n)]
+    return n, scatter + gather
+
+
+@schedule
+def tree(n: int) -> tuple[int, list[Hop]]:
+    r"""Reduce up a binary tree, broadcast down it: about :math:`4 \log_2 n\,(\alpha + M/B)`, good for small messages.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> tk.tree(3)[1][0]
+    Hop(src=2, dst=0, start=0, stop=1, adds=True)
+    """
+    up = [Hop(r, (r - 1) // 2, 0, 1, True) for r in range(n - 1, 0, -1)]
+    down = [Hop((r - 1) // 2, r, 0, 1, False) for r in range(1, n)]
+    return 1, up + down
+
+
+@schedule
+def halving_doubling(n: int) -> tuple[int, list[Hop]]:
+    r"""Recursive halving, then recursive doubling: :math:`2 \alpha \log_2 n + 2 M (n-1)/nB` for a power of two.
+
+    Other numbers of ranks are split into binary blocks, the powers of two that sum to n: each block reduces by itself,
+    sums go from the smallest block up to the largest and back down.
+
+    References
+    ----------
+    Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", 2005.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> chunks, hops = tk.halving_doubling(6)
+    >>> chunks, len(hops)
+    (4, 28)
+    """
+    sizes = [1 << bit for bit in reversed(range(n.bit_length())) if n >> bit & 1]
+    chunks = sizes[0]
+    bases = [sum(sizes[:i]) for i in range(len(sizes))]
+    blocks = list(zip(bases, sizes, strict=True))
+    halving = [hop for base, size in blocks for hop in _halve(base, size, chunks)]
+    up = [
+        hop
+        for small, large in reversed(list(zip(blocks[1:], blocks, strict=False)))
+        for hop in _between(small, large, chunks)
+    ]
+    down = [Hop(h.dst, h.src, h.start, h.stop, False) for h in reversed(up)]
+    doubling = [
+        Hop(h.dst, h.src, h.start, h.stop, False) for base, size in blocks for h in reversed(_halve(base, size, chunks))
+    ]
+    return chunks, [*halving, *up, *down, *doubling]
+
+
+def _halve(base: int, size: int, chunks: int) -> list[Hop]:
+    """Recursive halving inside the block of `size` ranks from `base`: rank i ends with the i-th part of the chunks."""
+    hops, unit = [], chunks // size
+    width = size // 2
+    while width:
+        for i in range(size):
+            start = (i ^ width) // width * width * unit  # the half that the partner keeps
+            hops.append(Hop(base + i, base + (i ^ width), start, start + width * unit, True))
+        width //= 2
+    return hops
+
+
+def _between(small: tuple[int, int], large: tuple[int, int], chunks: int) -> list[Hop]:
+    """Each rank of a smaller block adds its chunks to those of the ranks that hold them in the larger block."""
+    (base, size), (above, more) = small, large
+    ratio, unit = more // size, chunks // more
+    return [
+        Hop(base + i, above + i * ratio + j, (i * ratio + j) * unit, (i * ratio + j + 1) * unit, True)
+        for i in range(size)
+        for j in range(ratio)
+    ]

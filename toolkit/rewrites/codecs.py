@@ -1,0 +1,249 @@
+"""Codecs as the control side knows them: a name, its numbers, and the bytes that an update becomes.
+
+A codec shortens an update on its way. Here it is only described: the text ``top_k(0.01)`` travels in messages and is
+resolved where the arrays are; :meth:`Codec.nbytes` tells a simulator what would travel without encoding anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from decimal import Decimal
+from functools import lru_cache
+from math import ceil, inf, isqrt
+from numbers import Integral, Real
+from typing import SupportsFloat, SupportsInt
+
+from toolkit.core.messages import message
+
+
+@message
+class Codec:
+    """How an update travels: equal to, and restored from, its text.
+
+    `name` is the function that made it; `args` are all its arguments, defaults included, so that the text says
+    everything. Made by :func:`top_k`, :func:`random_k`, :func:`sign`, :func:`qsgd`, :func:`power_sgd`, :func:`fp16`.
+
+    Examples
+    --------
+    >>> from toolkit.rewrites.codecs import Codec
+    >>> Codec.of("top_k(0.01)").nbytes(1000)
+    80
+    """
+
+    name: str
+    args: tuple[float | str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(repr, self.args))})"
+
+    @property
+    def linear(self) -> bool:
+        """Whether payloads of one seed key, each one flat array, may be added before they are decoded."""
+        return self.name in ("random_k", "fp16") or self.args[1:] == ("shared",)
+
+    def nbytes(self, values: int, itemsize: int = 4) -> int:
+        """Exact length [byte] of the buffers that travel for a span of `values` values of `itemsize` bytes each."""
+        if not values:
+            return 0
+        match self.name, self.args:
+            case "top_k", (float(fraction),):
+                return _kept(fraction, values) * (4 + itemsize)  # a position takes four bytes
+            case "random_k", (float(fraction), int()):
+                return _kept(fraction, values) * itemsize
+            case "sign", ():
+                return -(-values // 8) + itemsize
+            case "qsgd", (int(),):
+                return values + itemsize
+            case "power_sgd", (int(rank), basis):
+                rows = isqrt(values - 1) + 1
+                columns = -(-values // rows)
+                return min(rank, columns) * (rows if basis == "shared" else rows + columns) * itemsize
+            case "fp16", ():
+                return 2 * values
+        raise ValueError(
+            f"{self!r} has no formula for its bytes. It was not made by one of {', '.join(_CODECS)}. "
+            "Make it by calling one of these."
+        )
+
+    @classmethod
+    @lru_cache
+    def of(cls, text: str) -> Codec:
+        """Restore a codec from its text: one call of a known name with literals, read and never run.
+
+        Any other text is a ValueError, and so is an argument outside its range.
+        """
+        try:
+            match ast.parse(text, mode="eval").body:
+                case ast.Call(ast.Name(name), args, keywords) if name in _CODECS:
+                    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
+                    call = inspect.signature(_CODECS[name]).bind(*map(ast.literal_eval, args), **named)
+                case _:
+                    raise SyntaxError
+        except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
+            raise ValueError(
+                f"{text!r} is not the text of a codec. A codec is one call of {', '.join(_CODECS)} with literal "
+                "arguments. Write it like 'top_k(0.01)'."
+            ) from None
+        return _CODECS[name](*call.args, **call.kwargs)
+
+
+def top_k(fraction: float) -> Codec:
+    r"""Keep the values of largest magnitude: :math:`k = \lceil fraction \cdot n \rceil` positions and values.
+
+    Ties go to the lowest position. The product is that of the decimal number as written: 7 % of 100 values are 7.
+
+    Parameters
+    ----------
+    fraction : float, in (0, 1]
+        1 keeps every bit of every value. Outside, a ValueError.
+
+    References
+    ----------
+    Aji and Heafield, "Sparse communication for distributed gradient descent", 2017.
+    Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", 2018.
+
+    Examples
+    --------
+    >>> from toolkit.rewrites.codecs import top_k
+    >>> top_k(0.01), top_k(0.01).nbytes(1_000_000)
+    (top_k(0.01), 80000)
+    """
+    return Codec("top_k", (_fraction("top_k", fraction),))
+
+
+def random_k(fraction: float, seed: int = 0) -> Codec:
+    r"""Keep :math:`k = \lceil fraction \cdot n \rceil` values at positions drawn alike by everyone, and no positions.
+
+    Values are not scaled by :math:`n / k`: what is not sent is kept for later by the error feedback. It is linear.
+
+    Parameters
+    ----------
+    fraction : float, in (0, 1]
+        1 keeps every bit of every value. Outside, a ValueError.
+    seed : int, >= 0
+        Joins the seed key of the run in the draw.
+
+    References
+    ----------
+    Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", 2018.
+
+    Examples
+    --------
+    >>> from toolkit.rewrites.codecs import random_k
+    >>> random_k(0.01), random_k(0.01).linear, random_k(0.01).nbytes(1000)
+    (random_k(0.01, 0), True, 40)
+    """
+    return Codec("random_k", (_fraction("random_k", fraction), _count("random_k", "seed", seed, 0)))
+
+
+def sign() -> Codec:
+    r"""Send one bit for each value and one scale: :math:`x_i \to \mathrm{sign}(x_i)\, \frac1n \sum_j |x_j|`.
+
+    References
+    ----------
+    Seide et al., "1-bit stochastic gradient descent", 2014.
+    Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes", 2019.
+
+    Examples
+    --------
+    >>> from toolkit.rewrites.codecs import sign
+    >>> sign(), sign().nbytes(1000)
+    (sign(), 129)
+    """
+    return Codec("sign")
+
+
+def qsgd(levels: int) -> Codec:
+    r"""Round each magnitude at random to one of `levels` steps of the largest one, without bias.
+
+    With :math:`m = \max_j |x_j|`: :math:`x_i \to \mathrm{sign}(x_i) \lfloor levels |x_i| / m + u_i \rfloor m / levels`,
+    :math:`u_i` uniform in [0, 1). One byte for each value, and m (which the paper trains with; it analyses the
+    Euclidean norm in its place).
+
+    Parameters
+    ----------
+    levels : int, in 1..127
+        1 leaves -m, 0 and m. Outside, a ValueError.
+
+    References
+    ----------
+    Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization and encoding", 2017.
+
+    Examples
+    --------
+    >>> from toolkit.rewrites.codecs import qsgd
+    >>> qsgd(15), qsgd(15).nbytes(1000)
+    (qsgd(15), 1004)
+    """
+    return Codec("qsgd", (_count("qsgd", "number of levels", levels, 1, 127),))
+
+
+def power_sgd(rank: int, basis: str = "own") -> Codec:
+    r"""Send factors of a low-rank approximation of the span, laid out as a near-square matrix M.
+
+    With its ``"own"`` basis a worker does one power iteration from its last Q: :math:`P = \mathrm{orth}(M Q)`,
+    :math:`Q = M^T P`, sends both, and M is restored as :math:`P Q^T`. With a ``"shared"`` basis Q is orthonormal and
+    drawn alike by all, and only M Q travels: this is linear, but finds no dominant directions.
+
+    Parameters
+    ----------
+    rank : int, >= 1
+        At most the smaller side of M is used; from about half of that on nothing is saved. Below 1, a ValueError.
+    basis : {"own", "shared"}
+
+    References
+    ----------
+    Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression", 2019.
+
+    Examples
+    --------
+    >>> from toolkit.rewrites.codecs import power_sgd
+    >>> power_sgd(2), power_sgd(2).nbytes(1_000_000), power_sgd(2, basis="shared").linear
+    (power_sgd(2, 'own'), 16000, True)
+    """
+    if basis not in ("own", "shared"):
+        raise ValueError(
+            f"power_sgd was given the basis {basis!r}. A basis is kept by each worker or drawn alike by all. "
+            "Use basis='own' or basis='shared'."
+        )
+    return Codec("power_sgd", (_count("power_sgd", "rank", rank, 1), basis))
+
+
+def fp16() -> Codec:
+    """Send each value as a 16-bit float, limited to ±65504; sums of payloads are 16-bit too. It is linear.
+
+    Examples
+    --------
+    >>> from toolkit.rewrites.codecs import fp16
+    >>> fp16(), fp16().linear, fp16().nbytes(1000)
+    (fp16(), True, 2000)
+    """
+    return Codec("fp16")
+
+
+_CODECS: dict[str, Callable[..., Codec]] = {f.__name__: f for f in (top_k, random_k, sign, qsgd, power_sgd, fp16)}
+
+
+def _kept(fraction: float, values: int) -> int:
+    # decimal: in binary, 0.07 * 100 is a little more than 7
+    return ceil(Decimal(repr(fraction)) * values)
+
+
+def _fraction(codec: str, value: SupportsFloat) -> float:
+    if isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) <= 1:
+        return float(value)
+    raise ValueError(
+        f"{codec} was given the fraction {value!r}. The fraction of the values that travel is above 0 and at most 1. "
+        f"Use for instance {codec}(0.01) for one value in a hundred."
+    )
+
+
+def _count(codec: str, what: str, value: SupportsInt, least: int, most: float = inf) -> int:
+    if isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most:
+        return int(value)
+    raise ValueError(
+        f"{codec} was given the {what} {value!r}. It is an integer from {least} to {most}. "
+        f"Choose the {what} within these bounds."
+    )
