@@ -1,0 +1,8 @@
+"""Models as flax modules, each a composition of named blocks so that it can be split. They know flax alone."""
+
+from toolkit.models.cnn import CNN
+from toolkit.models.linear import Linear
+from toolkit.models.mlp import MLP
+from toolkit.models.resnet import ResNet
+
+__all__ = ["CNN", "MLP", "Linear", "ResNet"]
