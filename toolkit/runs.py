@@ -1,0 +1,141 @@
+"""Several runs side by side: a mapping from name to run, its summary, and whether the runs may be compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from toolkit import folder as folders
+from toolkit.run import Run, Target, warn_unheard
+
+INDEX = "runs.json"
+
+
+class Runs(Mapping[str, Run]):
+    """Runs by name, in order; each run carries the name it has here.
+
+    Parameters
+    ----------
+    runs : mapping of str to Run
+
+    Examples
+    --------
+    >>> from toolkit.trace import Trace
+    >>> runs = Runs({name: Run(name, "chain(asp(), gossip(ring))", Trace().frame()) for name in ("A", "B")})
+    >>> runs
+    Runs(A, B)
+    >>> runs.summary()[["strategy", "updates", "measured", "comparable"]]
+      strategy  updates  measured comparable
+    0        A        0     False        yes
+    1        B        0     False        yes
+    """
+
+    def __init__(self, runs: Mapping[str, Run]) -> None:
+        self._runs = {name: run if run.name == name else replace(run, name=name) for name, run in runs.items()}
+
+    def __getitem__(self, name: str) -> Run:
+        return self._runs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __or__(self, other: Mapping[str, Run]) -> Runs:
+        """Both: later runs replace earlier ones of the same name."""
+        return Runs({**self._runs, **other})
+
+    def summary(self, target: Target | tuple[str, float] | None = None) -> pd.DataFrame:
+        """One row per run; warns of what makes the rows hard to compare.
+
+        Parameters
+        ----------
+        target : Target or (metric, value), optional
+            Adds the column `to_target` [s], NaN where the value was not reached.
+
+        Returns
+        -------
+        DataFrame
+            `strategy`; `seconds` [s]; `updates` merged; `samples` [rows]; last `loss`, `accuracy` and other metrics;
+            `waiting` [s], of all workers; `stale_mean` and `stale_max` [merges]; `sent` [byte]; `dropped` updates;
+            `unheard`, the workers none of whose updates was merged; `updates_per_second`, `samples_per_second`;
+            `compile_seconds` [s], not part of `seconds`; `measured` (False: virtual time); `status`; `comparable`,
+            ``"yes"`` or in what the run differs from the first beside its strategy.
+        """
+        rows = self._rows(target)
+        for row in rows:
+            warn_unheard(row)
+        if other := [f"{row['strategy']!r} ({row['comparable']})" for row in rows if row["comparable"] != "yes"]:
+            warnings.warn(
+                f"Runs differ from {next(iter(self))!r} in more than their strategy: {'; '.join(other)}. Their seconds "
+                f"do not measure the strategies alone. Compare runs of one problem, one kind of time, equal settings.",
+                stacklevel=2,
+            )
+        return pd.DataFrame(rows)
+
+    def _rows(self, target: Target | tuple[str, float] | None = None) -> list[dict[str, Any]]:
+        return [
+            run.facts(target) | {"comparable": differences(next(iter(self.values())), run)} for run in self.values()
+        ]
+
+    def save(self, folder: str | Path) -> Path:
+        """Save into a new folder, one folder per run beside an index; see :meth:`toolkit.run.Run.save`."""
+
+        def write(path: Path) -> None:
+            index = {name: f"{i:02d}-{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}" for i, name in enumerate(self)}
+            for name, run in self.items():
+                run.save(path / index[name])
+            (path / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+        return folders.whole(folder, write)
+
+    def __repr__(self) -> str:
+        return f"Runs({', '.join(self)})"
+
+    def _repr_html_(self) -> str:
+        return pd.DataFrame(self._rows()).to_html(index=False, float_format=lambda number: f"{number:.4g}", na_rep="")
+
+
+def differences(first: Run, other: Run) -> str:
+    """In what two runs differ that is no matter of strategy; ``"yes"`` if in nothing: they are comparable.
+
+    Compared are the kind of time, the problem (with its batch), the end and, within one kind of time, the settings of
+    the processes (threads, affinity, XLA flags), the CPU model and whether cores were oversubscribed.
+    """
+    pairs = {
+        "measured": (first.measured, other.measured),
+        "problem": (first.problem, other.problem),
+        "until": (first.options.get("until"), other.options.get("until")),
+    }
+    if first.measured == other.measured:
+        mine, theirs = (run.cluster.get("settings", {}) for run in (first, other))
+        pairs |= {name: (mine.get(name), theirs.get(name)) for name in sorted({*mine, *theirs})}
+        pairs |= {name: (first.cluster.get(name), other.cluster.get(name)) for name in ("cpu", "oversubscribed")}
+    notes = [f"{name}: {theirs}, not {mine}" for name, (mine, theirs) in pairs.items() if mine != theirs]
+    return "; ".join(notes) or "yes"
+
+
+def load(folder: str | Path) -> Run | Runs:
+    """The run or the runs that were saved into `folder`.
+
+    Raises
+    ------
+    FolderDamaged
+        If something is missing or was altered; the message names the file.
+    """
+    folder = Path(folder)
+    if not (folder / INDEX).exists():
+        return Run.load(folder)
+    try:
+        index: Any = dict(json.loads((folder / INDEX).read_text()))
+    except (ValueError, TypeError) as error:
+        raise folders.damaged(folder, f"has a {INDEX} that cannot be read ({error!r})") from error
+    return Runs({name: Run.load(folder / part) for name, part in index.items()})
