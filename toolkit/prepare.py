@@ -1,0 +1,200 @@
+"""From what a user asks for to what a runtime needs: checks, the complete strategy, the setup of its places."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import optax
+
+from toolkit.core.cluster import Cluster
+from toolkit.core.conditions import Condition, Either, epochs
+from toolkit.core.errors import Refused
+from toolkit.core.messages import Compute, Joined
+from toolkit.core.strategy import Strategy, chain, named
+from toolkit.data.partition import WAYS, Way, shuffled
+from toolkit.data.sources import targets
+from toolkit.kernels.corrections import Correction
+from toolkit.kernels.vector import Vector
+from toolkit.place import Setup
+from toolkit.problems.checks import check
+from toolkit.problems.digits import digits
+from toolkit.problems.images import images
+from toolkit.problems.logistic import logistic
+from toolkit.problems.problem import Problem
+from toolkit.problems.quadratic import quadratic
+from toolkit.rewrites.deal import deal as dealing
+from toolkit.rewrites.evaluation import evaluation
+
+for function in (*WAYS.values(), digits, images, logistic, quadratic):
+    named(function)
+
+Optimizer: TypeAlias = optax.GradientTransformation | str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run that is ready to start: what strategies decide on, what places hold, and the words for the record."""
+
+    strategy: Strategy
+    setup: Setup
+    until: Condition
+    words: Mapping[str, Any]
+
+
+def prepare(
+    problem: Problem,
+    strategy: Strategy,
+    cluster: Cluster,
+    until: Condition,
+    *,
+    optimizer: Optimizer,
+    outer: Optimizer = "sgd(1.0)",
+    clock: str = "updates",
+    scaling: str = "one",
+    state: str = "averaged",
+    deal: str | Way = "global",
+    correction: Correction | None = None,
+    on_loss: str = "stop",
+    evaluate: Condition | None = None,
+) -> Recipe:
+    """Check that everything fits together and build the complete strategy and the setup."""
+    expect("clock", clock, ("updates", "samples"))
+    expect("scaling", scaling, ("one", "mean"))
+    expect("state", state, ("averaged", "local"))
+    expect("on_loss", on_loss, ("stop", "continue"))
+    if not isinstance(deal, Way):
+        expect("deal", deal, ("global", "shards"))
+    check(problem)
+    rows, every = problem.train.rows, evaluate or epochs(1)
+    vector = Vector.of(problem.model, problem.blocks, state)  # type: ignore[arg-type]
+    budget = dict.fromkeys(cluster.workers, until.budget) if until.budget is not None else {}
+    cluster = replace(cluster, layout=vector.layout, rows=rows, budget={**budget, **cluster.budget})
+    way = deal if isinstance(deal, Way) else shuffled() if deal == "shards" else None
+    shards = sizes(problem, way, cluster)
+    limit = whole_epochs(until, rows)
+    everyone = state == "local" and vector.local_size > 0
+    full = chain(strategy, evaluation(every, everyone), dealing(rows, problem.batch, shards, limit))
+    cluster = replace(cluster, homes=full.places(cluster, {}))
+    local = steps_locally(full, cluster)
+    if correction is not None and correction.keeps_replica and not local:
+        raise Refused(
+            f"{correction!r} was asked of a strategy without local steps. Its workers keep replicas of their own, "
+            f"which only local "
+            f"steps move. Add local_steps(1) or more to the chain."
+        )
+    setup = Setup(
+        problem,
+        cluster,
+        transformation(optimizer),
+        transformation(outer),
+        clock,
+        scaling,
+        state,
+        correction,
+        way,
+        shards,
+        limit,
+        local,
+    )
+    options = {
+        "outer": outer,
+        "clock": clock,
+        "scaling": scaling,
+        "state": state,
+        "deal": deal,
+        "correction": correction,
+    }
+    options |= {"on_loss": on_loss, "evaluate": every, "until": until}
+    words = {
+        "recipe": repr(strategy),
+        "problem": repr(problem),
+        "optimizer": described(optimizer),
+        "seed": cluster.seed,
+        "options": {name: described(value) for name, value in options.items()},
+    }
+    return Recipe(full, setup, until, words)
+
+
+def expect(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse what is none of the allowed words."""
+    if value not in allowed:
+        words = " or ".join(repr(word) for word in allowed)
+        raise Refused(f"{name}={value!r} is unknown. It chooses between conventions that have names. Use {words}.")
+
+
+def sizes(problem: Problem, way: Way | None, cluster: Cluster) -> dict[int, int] | None:
+    """How many rows each worker owns."""
+    if way is None:
+        return None
+    labels = targets(problem.train) if way.labelled else None
+    owned = {w: len(p) for w, p in way(problem.train.rows, cluster.workers, cluster.seed, labels).items()}
+    if max(owned.values()) < problem.batch:
+        raise Refused(
+            f"The batch is {problem.batch} rows and no worker owns more than {max(owned.values())}. A step reads one "
+            f"batch of a worker's "
+            f"own rows. Use a smaller batch, fewer workers or more rows."
+        )
+    return owned
+
+
+def whole_epochs(until: Condition, rows: int) -> int | None:
+    """The rows after which no more are dealt, if the run ends with an epoch."""
+    if isinstance(until, Either):
+        limits = [whole_epochs(part, rows) for part in (until.first, until.second)]
+        return min((limit for limit in limits if limit is not None), default=None)
+    return round(until.limit * rows) if isinstance(until, epochs) else None
+
+
+def steps_locally(strategy: Strategy, cluster: Cluster) -> bool:
+    """Whether the first computation that a strategy asks for takes optimizer steps at the worker."""
+    state = strategy.init(cluster)
+    for worker in cluster.workers:
+        state, replies = strategy.step(state, Joined(worker, 0.0))
+        for reply in replies:
+            if isinstance(reply, Compute):
+                return reply.local
+    return False
+
+
+def transformation(optimizer: Optimizer) -> optax.GradientTransformation:
+    """The optimizer itself, or what a text such as ``"sgd(0.1, momentum=0.9)"`` names in optax."""
+    if isinstance(optimizer, optax.GradientTransformation):
+        return optimizer
+    if isinstance(optimizer, str):
+        try:
+            return _called(ast.parse(optimizer.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, AttributeError, TypeError) as error:
+            reason: object = error
+    else:
+        reason = f"it is a {type(optimizer).__name__}"
+    raise Refused(
+        f"The optimizer {optimizer!r} cannot be used: {reason}. It is an optax transformation or the text of a call "
+        f"of one. "
+        f"Give optax.sgd(0.1) or 'sgd(0.1)'."
+    )
+
+
+def _called(node: ast.expr) -> Any:
+    """A call of a public optax function with literals or further such calls; nothing is evaluated."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id.startswith("_") or not callable(function := getattr(optax, node.func.id)):
+            raise ValueError(f"optax has no {node.func.id}")
+        return function(*(_called(a) for a in node.args), **{k.arg: _called(k.value) for k in node.keywords if k.arg})
+    return ast.literal_eval(node)
+
+
+def described(value: object) -> str:
+    """A word for the record; an optax transformation has no text of its own but the names of its states."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, optax.GradientTransformation):
+        import jax
+        import jax.numpy as jnp
+
+        shape = jax.eval_shape(value.init, jnp.zeros(1))
+        states = jax.tree.leaves(shape, is_leaf=lambda node: isinstance(node, tuple) and hasattr(node, "_fields"))
+        return f"optax: {', '.join(type(state).__name__ for state in states)}"
+    return repr(value)

@@ -1,0 +1,394 @@
+"""The engine of virtual time: operations, the lanes they occupy, and a heap of what happens when.
+
+The order is total, by (time, sequence). A host has one CPU: steps queue for it first come first served, and what
+touches
+a model (optimizer steps, mixing) queues by itself and interrupts the step that runs. Its link is one lane out and
+one in;
+latency occupies no lane. Messages within a host take no time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from toolkit.core.messages import (
+    Apply,
+    Cancel,
+    Chunk,
+    Compute,
+    Evaluate,
+    Event,
+    Facts,
+    Join,
+    Joined,
+    Key,
+    Left,
+    Measured,
+    Mix,
+    PlaceName,
+    Reduce,
+    Send,
+    Stage,
+    Task,
+    Worker,
+)
+from toolkit.runtime.collective import chunk, incoming, orders
+from toolkit.runtime.costs import Costs
+from toolkit.runtime.joins import Joins
+from toolkit.runtime.record import Recorder
+
+
+class Data(Protocol):
+    """The arrays of all places, where a run has any."""
+
+    def read(self, place: PlaceName, task: Task) -> Any:
+        """What a task takes from a place."""
+        ...
+
+    def write(self, place: PlaceName, task: Task, value: Any) -> None:
+        """Leave what a task produced at a place."""
+        ...
+
+    def facts(self, task: Task, value: Any) -> Facts:
+        """What is reported of a task."""
+        ...
+
+    def measure(self, task: Evaluate, values: dict[PlaceName, Any]) -> dict[str, float]:
+        """The metrics of the model read at some places."""
+        ...
+
+
+class Op:
+    """One task at one place, or on its way between two."""
+
+    __slots__ = (
+        "began",
+        "cause",
+        "debt",
+        "held",
+        "missing",
+        "place",
+        "reads",
+        "task",
+        "then",
+        "token",
+        "value",
+        "wanted",
+        "writes",
+    )
+
+    def __init__(self, task: Task, token: Any, place: PlaceName, cause: int) -> None:
+        self.task, self.token, self.place, self.cause = task, token, place, cause
+        self.missing, self.wanted, self.began, self.reads, self.writes = 0, 0.0, 0.0, -1, -1
+        self.then: list[Op] = []  # what waits for this
+        self.held: tuple[Any, ...] = ()  # what must be written at the target before this
+        self.value: Any = None
+        self.debt = 0.0  # seconds that others took from its CPU
+
+
+class Engine:
+    """Performs tasks in virtual time and yields events in order.
+
+    Parameters
+    ----------
+    costs : Costs
+        Seconds and bytes of every task.
+    recorder : Recorder
+        Takes a row per task.
+    data : Data, optional
+        The arrays; without, only time passes.
+    joins, leaves : list of (time [s], worker)
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        recorder: Recorder,
+        data: Data | None,
+        joins: Sequence[tuple[float, Worker]],
+        leaves: Sequence[tuple[float, Worker]],
+    ) -> None:
+        self.costs, self.recorder, self.data = costs, recorder, data
+        self.now, self._count = 0.0, 0
+        self._heap: list[tuple[float, int, Op | Event]] = []
+        self._ops: dict[Any, Op] = {}  # token -> what is not done yet
+        self._joins = Joins()
+        self._cpu: dict[PlaceName, deque[Op]] = {}  # host -> steps running and queued
+        self._updating: dict[PlaceName, deque[Op]] = {}  # host -> what touches a model, running and queued
+        self._out: dict[PlaceName, float] = {}  # host -> when its link is free
+        self._in: dict[PlaceName, float] = {}
+        self._model: dict[PlaceName, Op] = {}  # place -> the last that touches its model
+        self._version: dict[PlaceName, int] = {}  # place -> the last merge applied there
+        self._skipped: set[tuple[PlaceName, int]] = set()  # merges that were cancelled there before they were applied
+        self._seen: dict[PlaceName, int] = {}  # place -> reads and writes so far
+        self._gone: set[PlaceName] = set()
+        self._snapshots: dict[Key, dict[PlaceName, Any]] = {}
+        for time, worker in joins:
+            self._push(time, Joined(worker, time))
+        for time, worker in leaves:
+            self._push(time, Left(worker, time))
+
+    def events(self) -> Iterator[Event]:
+        """What happens, in order, until nothing more can."""
+        while self._heap:
+            self.now, _, item = heappop(self._heap)
+            if isinstance(item, Event):
+                if isinstance(item, Left):
+                    self._gone.update(self.costs.places_of(item.worker))
+                yield item
+            elif item.token in self._ops:
+                yield from self._arrive(item)
+
+    def perform(self, tasks: Sequence[Task], cause: int) -> None:
+        """Take up the tasks of a reply."""
+        for done in self._joins.add([task for task in tasks if isinstance(task, Join)], self.now):
+            self._push(self.now, done)
+        made: list[Op] = []
+        for task in tasks:
+            if not isinstance(task, Join):
+                made.extend(self._ops_of(task, cause))
+        for op in made:
+            if not op.missing and op.token in self._ops:
+                self._start(op)
+
+    # -- from tasks to operations -----------------------------------------------------------------------------
+
+    def _ops_of(self, task: Task, cause: int) -> list[Op]:
+        match task:
+            case Reduce():
+                return self._collective(task, cause)
+            case Evaluate(sources=sources):
+                self._snapshots[task.key] = {}
+                made = [self._op(task, (task.key, place), place, cause) for place in sources if place not in self._gone]
+                for op in made:
+                    self._after(
+                        op, [key for key in task.after if key in self._ops and self._ops[key].place == op.place]
+                    )
+                    self._in_model_order(op, op.place)
+                return made
+            case Send():
+                op = self._op(task, task.key, task.src, cause)
+                if task.item == "replica":
+                    self._in_model_order(op, task.src)
+                    self._in_model_order(op, task.dst)
+            case Cancel(at=place):
+                self._drop(task)
+                op = self._op(task, task.key, place, cause)
+                running = next(
+                    (
+                        o
+                        for o in self._updating.get(self.costs.host(place), ())
+                        if o.place == place and _merges(o, task.of)
+                    ),
+                    None,
+                )
+                if running is not None:
+                    self._wait(op, running)
+            case Apply(at=place) | Mix(at=place):
+                op = self._op(task, task.key, place, cause)
+                self._in_model_order(op, place)
+            case Compute(at=place) | Stage(at=place):
+                op = self._op(task, task.key, place, cause)
+            case _:
+                raise TypeError(
+                    f"{task} is no task that a runtime knows. It was made by a layer of the strategy. Make it of "
+                    f"known tasks."
+                )
+        self._after(op, task.after)
+        return [op]
+
+    def _op(self, task: Task, token: Any, place: PlaceName, cause: int) -> Op:
+        op = self._ops[token] = Op(task, token, place, cause)
+        return op
+
+    def _wait(self, op: Op, other: Op) -> None:
+        op.missing += 1
+        other.then.append(op)
+
+    def _after(self, op: Op, keys: Sequence[Key]) -> None:
+        for key in keys:
+            other = self._ops.get(key) or self._ops.get((key, op.place))
+            if other is not None:
+                self._wait(op, other)
+
+    def _in_model_order(self, op: Op, place: PlaceName) -> None:
+        """What reads or writes the model of a place does so in the order in which it was asked for."""
+        last = self._model.get(place)
+        if last is not None and last.token in self._ops and last is not op:
+            self._wait(op, last)
+        self._model[place] = op
+
+    def _collective(self, task: Reduce, cause: int) -> list[Op]:
+        ranks = len(task.group)
+        members = [self._op(task, (task.key, place, "start"), place, cause) for place in task.group]
+        for op in members:
+            self._after(op, task.after)
+        plan = orders(task.schedule, ranks)
+        hops: list[Op] = []
+        for i, order in enumerate(plan):
+            part = chunk(task, i)
+            hop = self._op(part, part.key, part.src, cause)
+            self._wait(hop, self._ops[task.key, part.src, "start"])
+            for k in order.source:
+                self._wait(hop, hops[k])
+            hop.held = (*(hops[k].token for k in order.target), (task.key, part.dst, "start"))
+            hops.append(hop)
+        for rank, place in enumerate(task.group):
+            end = self._op(task, (task.key, place), place, cause)
+            self._wait(end, members[rank])
+            for i in incoming(task.schedule, ranks)[rank]:
+                self._wait(end, hops[i])
+        return members
+
+    # -- in time ------------------------------------------------------------------------------------------------
+
+    def _push(self, time: float, item: Op | Event) -> None:
+        heappush(self._heap, (time, self._count, item))
+        self._count += 1
+
+    def _start(self, op: Op) -> None:
+        """Everything an operation waited for is done."""
+        op.wanted, task = self.now, op.task
+        if op.place in self._gone:
+            del self._ops[op.token]
+        elif isinstance(task, (Send, Chunk)):
+            self._read(op, op.place)
+            source, target = self.costs.host(task.src), self.costs.host(task.dst)
+            if source == target:
+                op.began = self.now
+                self._push(self.now, op)
+            else:
+                lane, latency = self.costs.wire(task, source, target)
+                op.began = max(self.now, self._out.get(source, 0.0), self._in.get(target, 0.0))
+                self._out[source] = self._in[target] = op.began + lane
+                self._push(op.began + lane + latency, op)
+        elif isinstance(task, (Reduce, Evaluate, Cancel)):
+            op.began = self.now
+            if isinstance(task, Evaluate):
+                self._read(op, op.place)
+            self._push(self.now, op)
+        else:
+            queue = self._lane(task).setdefault(self.costs.host(op.place), deque())
+            queue.append(op)
+            if len(queue) == 1:
+                self._begin(op)
+
+    def _lane(self, task: Task) -> dict[PlaceName, deque[Op]]:
+        return self._updating if isinstance(task, (Apply, Mix)) else self._cpu
+
+    def _begin(self, op: Op) -> None:
+        """The CPU takes up an operation."""
+        op.began = self.now
+        self._read(op, op.place)
+        work = self.costs.work(op.task, self.now)
+        if work and isinstance(op.task, (Apply, Mix)) and (steps := self._cpu.get(self.costs.host(op.place))):
+            steps[0].debt += work
+        self._push(self.now + work, op)
+
+    def _arrive(self, op: Op) -> Iterator[Event]:
+        """An operation ends, unless another must be written at its target first."""
+        task = op.task
+        if op.debt:
+            self._push(self.now + op.debt, op)
+            op.debt = 0.0
+            return
+        if op.held:
+            first = next((self._ops[token] for token in op.held if token in self._ops), None)
+            if first is not None:
+                op.missing += 1
+                first.then.append(op)
+                return
+        del self._ops[op.token]
+        target = task.dst if isinstance(task, (Send, Chunk)) else op.place
+        on_cpu = isinstance(task, (Compute, Stage, Apply, Mix))
+        if on_cpu:
+            self._next(self._lane(task)[self.costs.host(op.place)])
+        if target in self._gone or op.place in self._gone:
+            return
+        yield from self._finish(op, target)
+        for other in op.then:
+            other.missing -= 1
+            if not other.missing and other.token in self._ops:
+                if other.held and other.reads >= 0:
+                    self._push(self.now, other)  # it had arrived and was held
+                else:
+                    self._start(other)
+
+    def _next(self, queue: deque[Op]) -> None:
+        queue.popleft()
+        while queue and (queue[0].token not in self._ops or queue[0].place in self._gone):
+            queue.popleft()
+        if queue:
+            self._begin(queue[0])
+
+    def _finish(self, op: Op, target: PlaceName) -> Iterator[Event]:
+        """Leave the result, write the row, and say what is reached."""
+        task = op.task
+        facts: Facts | None = None
+        if isinstance(task, Evaluate):
+            yield from self._evaluated(op, task)
+            return
+        if isinstance(task, Reduce) and op.token[-1] == "start":
+            self._write(op, target)
+            self.recorder.start(task, op.place, self.now, op.writes)
+            return
+        if not isinstance(task, (Cancel, Reduce)):
+            self._write(op, target)
+        if isinstance(task, (Apply, Mix)) and task.round is not None:
+            self._version[target] = task.round
+        if isinstance(task, Cancel):
+            applied = self._version.get(op.place, -1) >= task.of and (op.place, task.of) not in self._skipped
+            facts = {"applied": (self.costs.worker(op.place),)} if applied else {}
+        elif isinstance(task, (Compute, Stage)):
+            facts = self.data.facts(task, op.value) if self.data else {"samples": self.costs.samples(task)}
+        op.value = None
+        times, stamps = (op.wanted, op.began, self.now), (op.reads, op.writes)
+        self.recorder.task(task, op.place, op.cause, times, self.costs.nbytes(task), stamps, facts)
+        if not isinstance(task, Reduce) or not any((task.key, place) in self._ops for place in task.group):
+            yield from self._joins.done(task.key, self.now, facts)
+
+    def _evaluated(self, op: Op, task: Evaluate) -> Iterator[Event]:
+        values = self._snapshots[task.key]
+        values[op.place] = op.value
+        self.recorder.task(task, op.place, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
+        if any((task.key, place) in self._ops for place in task.sources):
+            return
+        del self._snapshots[task.key]
+        if self.data:
+            for name, value in self.data.measure(task, values).items():
+                yield Measured(name, value, -1 if task.round is None else task.round, self.now)
+
+    # -- arrays ---------------------------------------------------------------------------------------------------
+
+    def _stamp(self, place: PlaceName) -> int:
+        count = self._seen.get(place, 0)
+        self._seen[place] = count + 1
+        return count
+
+    def _read(self, op: Op, place: PlaceName) -> None:
+        op.reads = self._stamp(place)
+        if self.data:
+            op.value = self.data.read(place, op.task)
+
+    def _write(self, op: Op, place: PlaceName) -> None:
+        op.writes = self._stamp(place)
+        if self.data:
+            self.data.write(place, op.task, op.value)
+
+    def _drop(self, cancel: Cancel) -> None:
+        """Forget what a place still had to do for a merge, and what others would send it."""
+        self._joins.forget(cancel.of)
+        for token, op in list(self._ops.items()):
+            concerns = cancel.at in (op.place, getattr(op.task, "dst", None))
+            if concerns and op.task.round == cancel.of and not isinstance(op.task, (Cancel, Evaluate)):
+                if not (isinstance(op.task, (Apply, Mix)) and op in self._updating.get(self.costs.host(op.place), ())):
+                    del self._ops[token]
+                    if isinstance(op.task, (Apply, Mix)):
+                        self._skipped.add((op.place, cancel.of))
+
+
+def _merges(op: Op, round: int) -> bool:
+    return isinstance(op.task, (Apply, Mix)) and op.task.round == round
