@@ -11,8 +11,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
+    from toolkit.core.messages import PlaceName
+    from toolkit.place import Places
+    from toolkit.prepare import Recipe
     from toolkit.runtime.drive import Drive
     from toolkit.trace import Trace
 
@@ -65,5 +69,62 @@ def simulate() -> Callable[..., Simulated]:
         drive = Drive(strategy, cluster, Recorder(trace), until or iterations(1))
         simulator.run(drive, data)
         return Simulated(drive, trace)
+
+    return run
+
+
+class Performed(NamedTuple):
+    """What a run with arrays leaves, in this process: the recipe, the drive, the trace, and all places."""
+
+    recipe: Recipe
+    drive: Drive
+    trace: Trace
+    places: Places
+
+    def params(self, place: PlaceName = 0) -> np.ndarray:
+        """The parameters at a place."""
+        return self.places.places[place].params
+
+    def model(self) -> np.ndarray:
+        """The model vector that the places hold together."""
+        from toolkit.runtime.numerics import model
+
+        return self.places.assemble(model(self.places, self.drive.log))[0]
+
+    def tasks(self, kind: type) -> list:
+        """Every task of a kind that the strategy asked for, in order."""
+        from toolkit.runtime.numerics import asked
+
+        found = asked(self.recipe.strategy, self.recipe.setup, self.drive.log)
+        return [task for task in found if isinstance(task, kind)]
+
+
+@pytest.fixture(scope="session")
+def perform(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Performed]:
+    """Train in this process: ``perform(problem, strategy, workers, until=..., cluster={...}, **options of train)``."""
+    import jax
+
+    from toolkit.core.parse import parse
+    from toolkit.place import Places
+    from toolkit.prepare import prepare
+    from toolkit.runtime.drive import Drive
+    from toolkit.runtime.record import Recorder
+    from toolkit.runtime.simulator import Simulator
+    from toolkit.trace import Trace
+
+    # Runs of one problem compile the same kernels. Not by environment variables: processes of their own do it anew.
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+    def run(problem, strategy, workers=4, *, until, seed=0, cluster=None, watch=lambda p: p, **options) -> Performed:
+        simulator = Simulator(workers, **(cluster or {}))
+        described = simulator.describe(budget=until.budget, seed=seed)
+        strategy = parse(strategy) if isinstance(strategy, str) else strategy
+        recipe = prepare(problem, strategy, described, until, **({"optimizer": "sgd(0.1)"} | options))
+        places = Places(recipe.setup, recipe.setup.cluster.homes)
+        drive = Drive(recipe.strategy, recipe.setup.cluster, Recorder(trace := Trace()), until)
+        simulator.run(drive, watch(places))
+        return Performed(recipe, drive, trace, places)
 
     return run

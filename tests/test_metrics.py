@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from toolkit import metrics
-from toolkit.iterations import iterations, seconds
+from toolkit.intervals import iterations, seconds
 from toolkit.trace import Row, Trace, happened
 
 

@@ -9,7 +9,7 @@ from toolkit.core.conditions import epochs, iterations, reaches, seconds, update
 from toolkit.core.explain import explain
 from toolkit.core.forecast import zipline
 from toolkit.core.parse import parse
-from toolkit.core.strategy import Strategy, chain, named, rewrite, strategy
+from toolkit.core.strategy import Strategy, chain, named, strategy
 from toolkit.exchanges.all_gather import all_gather
 from toolkit.exchanges.all_reduce import all_reduce
 from toolkit.exchanges.gossip import gossip
@@ -29,14 +29,16 @@ from toolkit.rewrites.codecs import fp16, power_sgd, qsgd, random_k, sign, top_k
 from toolkit.rewrites.compress import compress
 from toolkit.rewrites.forward_only import forward_only
 from toolkit.rewrites.local_steps import adacomm, local_steps
+from toolkit.rewrites.makers import rewrite
 from toolkit.rewrites.pipeline import pipeline
 
 #: What needs arrays, tables or a cluster is imported when it is first asked for: name -> module.
 _LATER = {
     **dict.fromkeys(("Link", "Links", "constant", "exponential", "lognormal", "recorded", "slowed"), "runtime.timing"),
     "Simulator": "runtime.simulator",
-    **dict.fromkeys(("simulate", "train", "compare", "start"), "train"),
+    **dict.fromkeys(("simulate", "train", "compare", "start"), "training"),
     "cite": "core.citations",
+    "worth": "kernels.compression.worth",
     "Run": "run",
     **dict.fromkeys(("Runs", "load"), "runs"),
     **dict.fromkeys(("by_label", "by_speed", "contiguous", "dirichlet", "full_copy", "shuffled"), "data.partition"),

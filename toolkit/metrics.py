@@ -30,16 +30,14 @@ Two workers meet after every step, and worker 1 is twice as slow: worker 0 waits
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
+from toolkit.activity import phases, timeline
 from toolkit.core.conditions import falls
-from toolkit.core.messages import Worker
-from toolkit.iterations import Recorded, by_worker, iterations, seconds
-
-PHASES = ("compute", "send", "apply", "wait")
+from toolkit.intervals import Recorded, by_worker, iterations, seconds
 
 
 def waiting(run: Recorded) -> pd.Series[float]:
@@ -50,9 +48,21 @@ def waiting(run: Recorded) -> pd.Series[float]:
     From ready to the first task of the next iteration, less the merge in between; a dropped update has no merge.
     The last wait of a run is not counted: nothing ended it.
 
+    Parameters
+    ----------
+    run : Run
+
     Returns
     -------
     Series [s] by worker
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> cluster = tk.Simulator(2, step=tk.constant([1.0, 2.0]))
+    >>> run = tk.simulate(tk.chain(tk.bsp(), tk.parameter_server()), cluster, until=tk.iterations(3), name="BSP")
+    >>> tk.metrics.waiting(run).to_dict()
+    {0: 2.0, 1: 0.0}
     """
     frame = iterations(run)
     ready, after = frame["ready"].to_numpy(), frame["next"].to_numpy()
@@ -64,12 +74,27 @@ def waiting(run: Recorded) -> pd.Series[float]:
 def staleness(run: Recorded) -> pd.DataFrame:
     """How old each merged update was.
 
+    Parameters
+    ----------
+    run : Run
+
     Returns
     -------
     DataFrame
         One row per merged update, by time: `round`, `worker`, `clock`, `stale` [merges], `samples` [rows], `time` [s].
         `stale` counts the merges issued between the worker's read of the parameters and the merge of its update:
         those its ready row reports, and those issued while the update lay there. 0 is a fresh update.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> cluster = tk.Simulator(2, step=tk.constant([1.0, 2.0]))
+    >>> run = tk.simulate(tk.chain(tk.ssp(1), tk.parameter_server()), cluster, until=tk.iterations(3), name="SSP")
+    >>> tk.metrics.staleness(run).head(3)
+       round  worker  clock  stale  samples  time
+    0      0       0      1      0        1   1.0
+    1      1       1      1      1        1   2.0
+    2      2       0      2      1        1   2.0
     """
     frame = iterations(run).dropna(subset="committed").rename(columns={"committed": "time"})
     names = ["round", "worker", "clock", "stale", "samples", "time"]
@@ -77,7 +102,26 @@ def staleness(run: Recorded) -> pd.DataFrame:
 
 
 def dropped(run: Recorded) -> pd.Series[int]:
-    """How many updates of each worker were thrown away: it went on, and no merge had taken them in."""
+    """How many updates of each worker were thrown away.
+
+    An update is dropped if its worker went on and no merge had taken it in.
+
+    Parameters
+    ----------
+    run : Run
+
+    Returns
+    -------
+    Series of int [updates] by worker
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> cluster = tk.Simulator(3, step=tk.constant([1.0, 1.0, 3.0]))
+    >>> run = tk.simulate(tk.chain(tk.backup(1), tk.parameter_server()), cluster, until=tk.iterations(4), name="backup")
+    >>> tk.metrics.dropped(run).to_dict()
+    {0: 0, 1: 0, 2: 2}
+    """
     frame = iterations(run)
     gone = frame["committed"].isna() & frame["next"].notna()
     return by_worker(run, gone.astype("int64").groupby(frame["worker"]).sum()).rename("dropped")
@@ -86,10 +130,25 @@ def dropped(run: Recorded) -> pd.Series[int]:
 def traffic(run: Recorded) -> pd.DataFrame:
     """Payload that each place sent and received.
 
+    Parameters
+    ----------
+    run : Run
+
     Returns
     -------
     DataFrame
         By place: `sent` and `received` [byte]. Sends and the hops of collectives count; headers do not.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> cluster = tk.Simulator(2, nbytes=1000)
+    >>> run = tk.simulate(tk.chain(tk.bsp(), tk.all_reduce(tk.ring)), cluster, until=tk.iterations(3), name="BSP")
+    >>> tk.metrics.traffic(run)
+             sent  received
+    place
+    0      3000.0    3000.0
+    1      3000.0    3000.0
     """
     trace = run.trace
     moved = trace[trace["kind"].isin(("send", "hop"))]
@@ -100,13 +159,31 @@ def traffic(run: Recorded) -> pd.DataFrame:
 
 
 def throughput(run: Recorded) -> pd.DataFrame:
-    r"""Merged updates and rows, in all and per second: :math:`n / T` with the length :math:`T` of the run.
+    r"""Merged updates and rows, in all and per second.
+
+    n of them in a run of length T [s] are :math:`n / T` per second.
+
+    Parameters
+    ----------
+    run : Run
 
     Returns
     -------
     DataFrame
         By worker, and ``"all"`` in the first row: `updates`, `samples` [rows], `updates_per_second` [1/s],
-        `samples_per_second` [rows/s].
+        `samples_per_second` [rows/s]. Rates of a run without length are NaN.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> cluster = tk.Simulator(2, step=tk.constant([1.0, 2.0]))
+    >>> run = tk.simulate(tk.chain(tk.bsp(), tk.parameter_server()), cluster, until=tk.iterations(3), name="BSP")
+    >>> tk.metrics.throughput(run)[["updates", "updates_per_second"]]
+            updates  updates_per_second
+    worker
+    all           6                 1.0
+    0             3                 0.5
+    1             3                 0.5
     """
     merged, length = staleness(run), seconds(run)
     by = by_worker(run, merged.groupby("worker").agg(updates=("stale", "size"), samples=("samples", "sum")))
@@ -117,9 +194,36 @@ def throughput(run: Recorded) -> pd.DataFrame:
 
 
 def time_to(run: Recorded, metric: str, value: float) -> float:
-    """First time [s] at which a measured metric is at least as good as `value`; NaN if that never happened.
+    r"""First time [s] at which a measured metric is at least as good as `value`.
 
-    A loss or an error reaches a value from above, everything else from below.
+    A metric m with "loss" or "error" in its name reaches the value v when :math:`m \le v`, any other when
+    :math:`m \ge v`. Only evaluations are looked at: between two of them nothing is known.
+
+    Parameters
+    ----------
+    run : Run
+    metric : str
+        A metric that the run measured.
+    value : float
+
+    Returns
+    -------
+    float [s]
+        NaN if it never happened.
+
+    Raises
+    ------
+    ValueError
+        If the run measured other metrics, and not this one.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> run = tk.train(tk.problems.quadratic(noise=0.0), tk.chain(tk.bsp(), tk.all_reduce(tk.ring)),
+    ...                optimizer="sgd(0.5)", on=tk.Simulator(2), until=tk.updates(8), evaluate=tk.updates(2),
+    ...                progress=False)
+    >>> tk.metrics.time_to(run, "loss", 0.1), tk.metrics.time_to(run, "loss", 0.0)
+    (4.0, nan)
     """
     frame = run.metrics
     known = sorted(frame["name"].unique())
@@ -133,69 +237,32 @@ def time_to(run: Recorded, metric: str, value: float) -> float:
     return float(of.loc[good, "time"].min())
 
 
-def timeline(run: Recorded) -> pd.DataFrame:
-    """What each worker did when, without gaps or overlaps.
+def steps(runs: Recorded | Mapping[str, Recorded]) -> pd.Series[float]:
+    """Median time of a step by worker, over one or several runs.
+
+    It is what a simulator needs to predict them, as the `step` of :class:`Simulator`.
+
+    Parameters
+    ----------
+    runs : Run or Runs
+        Steps without rows are left out.
 
     Returns
     -------
-    DataFrame
-        `worker`, `phase`, `began`, `ended` [s], by worker and time. At any moment the first of these that holds: it
-        was in `compute`; one of its messages was under way (`send`, queueing for the link included); its update was
-        being merged (`apply`); none of them (`wait`). From a worker's first task to the end of its last task or merge.
+    Series [s] by worker
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> cluster = tk.Simulator(2, step=tk.constant([1.0, 2.0]))
+    >>> run = tk.simulate(tk.chain(tk.bsp(), tk.all_reduce(tk.ring)), cluster, until=tk.iterations(3))
+    >>> tk.metrics.steps(run).to_dict()
+    {0: 1.0, 1: 2.0}
     """
-    trace = run.trace
-    owner = {place: _worker(place) for place in (*trace["place"].dropna().unique(), *trace["peer"].dropna().unique())}
-    source, target = trace["place"].map(owner), trace["peer"].map(owner)
-    computing, sending = trace["kind"].isin(("compute", "stage")), trace["kind"].isin(("send", "hop"))
-    merged = iterations(run).dropna(subset="committed")
-    intervals = pd.concat(
-        [
-            _intervals(0, source[computing], trace.loc[computing, "began"], trace.loc[computing, "ended"]),
-            *(
-                _intervals(1, w[sending], trace.loc[sending, "wanted"], trace.loc[sending, "ended"])
-                for w in (source, target)
-            ),
-            _intervals(2, merged["worker"], merged["issued"], merged["committed"]),
-        ]
-    )
-    parts = [_segments(part).assign(worker=worker) for worker, part in intervals.groupby("worker")]
-    names = ["worker", "phase", "began", "ended"]
-    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+    traces = [run.trace for run in (runs.values() if isinstance(runs, Mapping) else [runs])]
+    computed = pd.concat([trace[(trace["kind"] == "compute") & (trace["samples"] > 0)] for trace in traces])
+    medians: pd.Series[float] = (computed["ended"] - computed["began"]).groupby(computed["worker"].astype(int)).median()
+    return medians
 
 
-def phases(run: Recorded) -> pd.DataFrame:
-    """Seconds each worker spent in `compute`, `send`, `apply` and `wait` [s], by worker.
-
-    They add up to the time from its first task to the end of its last task or merge: unlike in :func:`waiting`, the
-    last wait counts. See :func:`timeline` for what is what.
-    """
-    frame = timeline(run)
-    spent = (frame["ended"] - frame["began"]).groupby([frame["worker"], frame["phase"]]).sum()
-    return spent.unstack().reindex(columns=list(PHASES)).fillna(0.0).rename_axis(columns=None)
-
-
-def _worker(place: str) -> Worker | None:
-    """The worker a place belongs to: 3 of ``"3"`` and of its stage ``"3.1"``; None for servers."""
-    head = place.split(".")[0]
-    return int(head) if head.isdigit() else None
-
-
-def _intervals(phase: int, workers: pd.Series[Any], began: pd.Series[float], ended: pd.Series[float]) -> pd.DataFrame:
-    frame = pd.DataFrame({"worker": workers, "began": began, "ended": ended}).dropna()
-    return frame.astype({"worker": "int64"}).assign(phase=phase)
-
-
-def _segments(intervals: pd.DataFrame) -> pd.DataFrame:
-    """Cut the time that the intervals span into pieces of one phase each: the first that is active, else waiting."""
-    which, count = intervals["phase"].to_numpy(), len(intervals)
-    edges = np.concatenate([intervals["began"].to_numpy(), intervals["ended"].to_numpy()])
-    times, at = np.unique(edges, return_inverse=True)
-    change = np.zeros((len(PHASES), len(times)), dtype=np.int64)
-    np.add.at(change, (which, at[:count]), 1)
-    np.add.at(change, (which, at[count:]), -1)
-    active = change.cumsum(axis=1) > 0
-    active[-1] = True  # waiting is what is left
-    phase = active.argmax(axis=0)[:-1]
-    first = np.flatnonzero(np.diff(phase, prepend=-1))
-    last = np.append(first[1:], len(phase))[: len(first)]
-    return pd.DataFrame({"phase": np.take(PHASES, phase[first]), "began": times[first], "ended": times[last]})
+__all__ = ["dropped", "phases", "staleness", "steps", "throughput", "time_to", "timeline", "traffic", "waiting"]

@@ -1,23 +1,23 @@
 """Where tensors live: the arrays at each place, and what each task takes from them and leaves there.
 
 Every runtime performs a task as ``value = read(source, task)`` and later ``write(target, task, value)``. Values that
-travel are tuples of NumPy arrays. Parameters at a replica or server are replaced, never written into, so that a value
-that was read stays what it was.
+travel are tuples of NumPy arrays. An array that a place holds is replaced, never written into (but for the sums of a
+collective, which are copied as they are read), so that a value that was read stays what it was.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from toolkit import work
 from toolkit.core.cluster import Cluster, Home
 from toolkit.core.messages import (
     Apply,
@@ -41,6 +41,8 @@ from toolkit.kernels.applying import Applier
 from toolkit.kernels.corrections import Correction
 from toolkit.kernels.training import Learner
 from toolkit.problems.problem import Problem
+from toolkit.work import coding, merges, steps, travel, warming, whole
+from toolkit.work.rows import Rows
 
 Array: TypeAlias = NDArray[Any]
 Value: TypeAlias = tuple[Array, ...]
@@ -48,7 +50,11 @@ Value: TypeAlias = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a process must know to hold places of a run; it travels, arrays do not."""
+    """All that a process must know to hold places of a run; it travels, arrays do not.
+
+    `first` is the first computation that the strategy asks for, a sample of what is to be compiled; `x64` is whether
+    JAX computes in double precision.
+    """
 
     problem: Problem
     cluster: Cluster
@@ -61,7 +67,13 @@ class Setup:
     way: Way | None = None
     shards: Mapping[Worker, int] | None = None
     limit: int | None = None
-    local: bool = False
+    first: Compute | Stage | None = None
+    x64: bool = False
+
+    @property
+    def local(self) -> bool:
+        """Whether workers take optimizer steps of their own, from the first iteration on."""
+        return isinstance(self.first, Compute) and self.first.local
 
 
 @dataclass
@@ -72,20 +84,19 @@ class Place:
     home: Home
     params: Array
     local: Array
-    optimizer: Any = None  # of the merges applied here
-    carried: list[Array] | None = None  # the values of an optimizer state that came with a replica
-    inner: Any = None  # of the local steps made here
+    optimizers: dict[bool, Any] = field(default_factory=dict)  # states: of steps by gradients, of steps by drifts
     pulled: dict[Worker, Array] = field(default_factory=dict)  # what each worker read here, or what was pulled to here
+    pulling: tuple[Key, Array] = ((), np.zeros(0))  # a pull of which not every part has arrived
     update: Array | None = None
     clock: int = 0
     rows: int = 0  # behind the updates computed here
     encoded: dict[Span, Value] = field(default_factory=dict)
-    residual: Array | None = None
-    memory: dict[Span, Any] = field(default_factory=dict)
+    left: dict[Span, coding.Left] = field(default_factory=dict)  # by the codes of earlier updates
+    leaves: dict[Span, coding.Left] = field(default_factory=dict)  # by those of the present update
     sums: dict[Key, Value] = field(default_factory=dict)
     inbox: dict[Worker, tuple[int, list[tuple[Span, Value]]]] = field(default_factory=dict)
-    snapshots: dict[tuple[int | None, PlaceName], Array] = field(default_factory=dict)
-    stage: work.Microbatches = field(default_factory=lambda: work.Microbatches())
+    snapshots: dict[tuple[int, PlaceName], Array] = field(default_factory=dict)
+    stage: steps.Microbatches = field(default_factory=steps.Microbatches)
 
     def cut(self, vector: Array, part: Span) -> Array:
         """The values of a part of the span."""
@@ -103,12 +114,15 @@ class Places:
     """
 
     def __init__(self, setup: Setup, names: Iterable[PlaceName]) -> None:
+        if double() != setup.x64:  # as where the run was described
+            jax.config.update("jax_enable_x64", setup.x64)
         self.setup = setup
         self.learner = Learner(setup.problem, setup.cluster.seed, setup.state)  # type: ignore[arg-type]
-        self._initial = self.learner.initial()
+        self.correct: Callable[..., jax.Array] = jax.jit(setup.correction.fn if setup.correction else unchanged)
+        self.start = self.learner.initial()
         self._appliers: dict[tuple[Span | None, bool], Applier] = {}
         self._stages: dict[Span, stages.Stage] = {}
-        self.rows = work.Rows(setup)
+        self.rows = Rows(setup)
         self.places: dict[PlaceName, Place] = {}
         for name in names:
             self.add(name)
@@ -116,12 +130,10 @@ class Places:
     def add(self, name: PlaceName) -> None:
         """Hold one more place, with the initial values that follow from the seed."""
         home = self.home(name)
-        vector, local = self._initial
+        vector, local = self.start
         if home.role == "stage":
             local = local[slice(*self.stage(home.span).local)]
-        self.places[name] = Place(
-            name, home, vector[slice(*home.span)].copy(), local if home.role != "server" else local[:0]
-        )
+        self.places[name] = Place(name, home, vector[slice(*home.span)], local if home.role != "server" else local[:0])
 
     def at(self, name: PlaceName) -> Place:
         """A place held here; one of a worker that has just joined is made."""
@@ -154,9 +166,11 @@ class Places:
             self._appliers[key] = Applier(optimizer, mask, self.setup.clock)  # type: ignore[arg-type]
         return self._appliers[key]
 
-    def local_applier(self, place: Place) -> Applier:
-        """The optimizer step of local steps at a worker."""
-        return self.applier(place.home.span, False)
+    def optimizer(self, place: Place, drift: bool) -> Any:
+        """The state of an optimizer at a place: as it is, or a first one."""
+        if drift not in place.optimizers:
+            place.optimizers[drift] = self.applier(place.home.span, drift).init(place.params)
+        return place.optimizers[drift]
 
     def stage(self, span: Span) -> stages.Stage:
         """The compiled blocks of a pipeline stage."""
@@ -164,10 +178,15 @@ class Places:
             self._stages[span] = stages.Stage(self.learner, span)
         return self._stages[span]
 
+    def zeros(self) -> tuple[Array, Array]:
+        """A model vector [P] and local state [S] of zeros."""
+        vector, local = self.start
+        return np.zeros_like(vector), np.zeros_like(local)
+
     def compile(self) -> float:
         """Compile what the places here will need; return the seconds it took."""
         began = time.perf_counter()
-        work.warm(self)
+        warming.warm(self)
         return time.perf_counter() - began
 
     # -- tasks ------------------------------------------------------------------------------------------------------
@@ -177,17 +196,18 @@ class Places:
         place = self.at(name)
         match task:
             case Compute():
-                return work.compute(self, place, task)
+                return steps.compute(self, place, task)
             case Stage():
-                return work.stage(self, place, task)
+                return steps.stage(self, place, task)
             case Apply():
-                return work.apply(self, place, task)
+                return merges.apply(self, place, task)
             case Mix():
-                return work.mix(place, task)
+                return merges.mix(place, task)
             case Send():
-                return self._sent(place, task)
+                return travel.sent(self, place, task)
             case Chunk(of=key, start=start, stop=stop, count=count):
-                return tuple(values[work.chunk(len(values), count, start, stop)] for values in place.sums[key])
+                # Sums are added to in place, perhaps before this has left.
+                return tuple(values[merges.chunk(len(values), count, start, stop)].copy() for values in place.sums[key])
             case Evaluate():
                 return (place.params, place.local, np.array([place.rows]))
         raise TypeError(f"{task} cannot be read at {name}. No place holds that. Perform tasks of the vocabulary.")
@@ -199,100 +219,27 @@ class Places:
             case Compute() | Stage() | Apply() | Mix():
                 value.install(place)
             case Send():
-                self._arrived(place, task, value)
+                travel.arrived(self, place, task, value)
             case Reduce():
-                place.sums = {task.key: work.own_part(self, place, task)}
+                place.sums = {task.key: merges.own_part(self, place, task)}
             case Chunk(of=key, start=start, stop=stop, count=count, adds=adds):
                 for values, piece in zip(place.sums[key], value, strict=True):
-                    here = work.chunk(len(values), count, start, stop)
+                    here = merges.chunk(len(values), count, start, stop)
                     values[here] = values[here] + piece if adds else piece
 
     def facts(self, task: Task, value: Any) -> Facts:
         """What is reported of a computation."""
         return dict(value.facts)
 
-    def _sent(self, place: Place, task: Send) -> Value:
-        match task.item:
-            case "params":
-                if self.setup.correction and self.setup.correction.where == "server":
-                    place.pulled[self.worker(task.dst)] = place.params
-                return (place.cut(place.params, task.part),)
-            case "update":
-                return work.encoded(self, place, task.part, task.codec)
-            case "snapshot":
-                return (place.params,)
-            case "replica":
-                leaves = jax.tree.leaves(place.optimizer) if place.carried is None else place.carried
-                return (place.params, place.local, *(np.asarray(leaf) for leaf in leaves))
-        return place.stage.outgoing.pop((task.item, task.microbatch[0]))
-
-    def _arrived(self, place: Place, task: Send, value: Value) -> None:
-        match task.item:
-            case "params":
-                keeps = self.setup.correction is not None and self.setup.correction.keeps_replica
-                if keeps and place.clock:
-                    goal = place.pulled.setdefault(place.home.worker or 0, place.params.copy())
-                else:
-                    goal = place.params if place.params.flags.writeable else place.params.copy()
-                    place.params = goal
-                    if keeps:
-                        place.pulled[place.home.worker or 0] = goal.copy()
-                place.cut(goal, task.part)[:] = value[0]
-                if keeps and goal is place.params:
-                    place.cut(place.pulled[place.home.worker or 0], task.part)[:] = value[0]
-            case "update":
-                worker = self.worker(task.src)
-                version = int(task.key[2]) if task.round is None else task.round
-                known, pieces = place.inbox.get(worker, (-1, []))
-                place.inbox[worker] = (version, [*(pieces if known == version else []), (task.part, value)])
-            case "snapshot":
-                place.snapshots[task.round, task.src] = value[0]
-            case "replica":
-                place.params, place.local = np.array(value[0]), np.array(value[1])
-                place.optimizer, place.carried = None, [np.array(leaf) for leaf in value[2:]] or None
-            case _:
-                place.stage.incoming[task.item, task.microbatch[0]] = value[0]
-
-    def optimizer(self, place: Place, drift: bool) -> Any:
-        """The optimizer state of the merges at a place: as it is, as it was carried there, or a first one."""
-        if place.optimizer is None:
-            place.optimizer = self.applier(place.home.span, drift).init(place.params)
-            if place.carried is not None:
-                place.optimizer, place.carried = (
-                    jax.tree.unflatten(jax.tree.structure(place.optimizer), place.carried),
-                    None,
-                )
-        return place.optimizer
-
     # -- the model as a whole ------------------------------------------------------------------------------------------
 
     def initial(self) -> dict[PlaceName, Value]:
         """The values of a model before the first step, as if read at one replica."""
-        return {-1: (*self._initial, np.array([0]))}
+        return {-1: (*self.start, np.array([0]))}
 
     def assemble(self, values: Mapping[PlaceName, Value]) -> tuple[Array, Array]:
-        """The model vector [P] and local state [S] that some places hold together.
-
-        Shards are put side by side; replicas are averaged, and equal ones stay equal; local states are averaged by
-        the rows
-        behind them.
-        """
-        vector, local = self._initial[0].copy(), self._initial[1].copy()
-        homes = {
-            name: self.home(name) if name != -1 else Home("worker", self.learner.layout.whole, -1, True)
-            for name in values
-        }
-        holders = [name for name, home in homes.items() if home.model]
-        for span in {homes[name].span for name in holders}:
-            vector[slice(*span)] = work.mean([values[name][0] for name in holders if homes[name].span == span])
-        if local.size:
-            for span in {homes[name].span for name in values if homes[name].role != "server"}:
-                same = [name for name, home in homes.items() if home.span == span and home.role != "server"]
-                where = slice(*self.stage(span).local) if homes[same[0]].role == "stage" else slice(None)
-                local[where] = work.mean(
-                    [values[name][1] for name in same], [float(values[name][2][0]) for name in same]
-                )
-        return vector, local
+        """The model vector [P] and local state [S] that some places hold together."""
+        return whole.assemble(self, values)
 
     def measure(self, task: Evaluate | None, values: Mapping[PlaceName, Value]) -> dict[str, float]:
         """The exact metrics of the model on the test rows."""
@@ -307,3 +254,13 @@ def sources(homes: Mapping[PlaceName, Home], workers: Iterable[Worker], local: b
         for n, h in homes.items()
         if (h.model or (local and h.role != "server")) and (h.worker is None or h.worker in live)
     )
+
+
+def double() -> bool:
+    """Whether JAX computes in double precision here and now."""
+    return bool(jnp.result_type(float) == np.float64)
+
+
+def unchanged(update: jax.Array, staleness: Any, pulled: Any, params: Any) -> jax.Array:
+    """The correction of a run without one."""
+    return update

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import jax
+import numpy as np
 import optax
 
 from toolkit.core.cluster import Cluster
-from toolkit.core.conditions import Condition, Either, epochs
+from toolkit.core.conditions import Condition, Either, epochs, reaches
 from toolkit.core.errors import Refused
-from toolkit.core.messages import Compute, Joined
+from toolkit.core.messages import Compute, Joined, Stage
 from toolkit.core.strategy import Strategy, chain, named
 from toolkit.data.partition import WAYS, Way, shuffled
 from toolkit.data.sources import targets
 from toolkit.kernels.corrections import Correction
 from toolkit.kernels.vector import Vector
-from toolkit.place import Setup
+from toolkit.place import Setup, double
 from toolkit.problems.checks import check
 from toolkit.problems.digits import digits
 from toolkit.problems.images import images
@@ -28,7 +30,8 @@ from toolkit.problems.quadratic import quadratic
 from toolkit.rewrites.deal import deal as dealing
 from toolkit.rewrites.evaluation import evaluation
 
-for function in (*WAYS.values(), digits, images, logistic, quadratic):
+PARSED: tuple[Callable[..., Any], ...] = (*WAYS.values(), digits, images, logistic, quadratic)
+for function in PARSED:
     named(function)
 
 Optimizer: TypeAlias = optax.GradientTransformation | str
@@ -67,7 +70,12 @@ def prepare(
     expect("on_loss", on_loss, ("stop", "continue"))
     if not isinstance(deal, Way):
         expect("deal", deal, ("global", "shards"))
+    demand("problem", problem, Problem, "tk.problem(model, loss, train=(x, y), test=(x, y)) or tk.problems.digits()")
+    demand("evaluate", evaluate or epochs(1), Condition, "epochs(1) or updates(100)")
+    if correction is not None:
+        demand("correction", correction, Correction, "scale_by_staleness(), delay_compensation() or elastic(0.5)")
     check(problem)
+    measurable(until, problem)
     rows, every = problem.train.rows, evaluate or epochs(1)
     vector = Vector.of(problem.model, problem.blocks, state)  # type: ignore[arg-type]
     budget = dict.fromkeys(cluster.workers, until.budget) if until.budget is not None else {}
@@ -78,13 +86,6 @@ def prepare(
     everyone = state == "local" and vector.local_size > 0
     full = chain(strategy, evaluation(every, everyone), dealing(rows, problem.batch, shards, limit))
     cluster = replace(cluster, homes=full.places(cluster, {}))
-    local = steps_locally(full, cluster)
-    if correction is not None and correction.keeps_replica and not local:
-        raise Refused(
-            f"{correction!r} was asked of a strategy without local steps. Its workers keep replicas of their own, "
-            f"which only local "
-            f"steps move. Add local_steps(1) or more to the chain."
-        )
     setup = Setup(
         problem,
         cluster,
@@ -97,17 +98,14 @@ def prepare(
         way,
         shards,
         limit,
-        local,
+        sample(full, cluster),
+        double(),
     )
-    options = {
-        "outer": outer,
-        "clock": clock,
-        "scaling": scaling,
-        "state": state,
-        "deal": deal,
-        "correction": correction,
-    }
-    options |= {"on_loss": on_loss, "evaluate": every, "until": until}
+    if correction is not None:
+        correctable(correction, setup)
+    options = {"outer": outer, "clock": clock, "scaling": scaling, "state": state, "deal": deal}
+    options |= {"correction": correction, "on_loss": on_loss, "evaluate": every, "until": until, "x64": setup.x64}
+    options |= {"workers": cluster.workers}
     words = {
         "recipe": repr(strategy),
         "problem": repr(problem),
@@ -123,6 +121,41 @@ def expect(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         words = " or ".join(repr(word) for word in allowed)
         raise Refused(f"{name}={value!r} is unknown. It chooses between conventions that have names. Use {words}.")
+
+
+def demand(name: str, value: object, kind: type, example: str) -> None:
+    """Refuse what is not of a kind."""
+    if not isinstance(value, kind):
+        raise Refused(
+            f"{name}={value!r} is a {type(value).__name__} and no {kind.__name__.lower()}. Nothing else fits there. "
+            f"Give one such as {example}."
+        )
+
+
+def measurable(until: Condition, problem: Problem) -> None:
+    """Refuse to wait for a metric that nobody measures."""
+    if isinstance(until, Either):
+        measurable(until.first, problem)
+        measurable(until.second, problem)
+    elif isinstance(until, reaches) and until.metric not in (known := ("loss", *problem.metrics)):
+        raise Refused(
+            f"{until!r} waits for a metric that {problem!r} does not measure. The run would never end by it. Use one "
+            f"of {', '.join(known)}, or give the problem this metric."
+        )
+
+
+def correctable(correction: Correction, setup: Setup) -> None:
+    """Refuse a correction that the strategy never asks for, or asks for where it means something else."""
+    if not any(home.role == "server" for home in setup.cluster.homes.values()):
+        raise Refused(
+            f"{correction!r} was asked of a strategy without servers. It compares what a worker pulled with the model "
+            f"that a server holds. Put parameter_server() into the chain."
+        )
+    if correction.keeps_replica and not setup.local:
+        raise Refused(
+            f"{correction!r} was asked of a strategy without local steps. Its workers keep replicas of their own, "
+            f"which only local steps move. Add local_steps(1) or more to the chain."
+        )
 
 
 def sizes(problem: Problem, way: Way | None, cluster: Cluster) -> dict[int, int] | None:
@@ -148,15 +181,15 @@ def whole_epochs(until: Condition, rows: int) -> int | None:
     return round(until.limit * rows) if isinstance(until, epochs) else None
 
 
-def steps_locally(strategy: Strategy, cluster: Cluster) -> bool:
-    """Whether the first computation that a strategy asks for takes optimizer steps at the worker."""
+def sample(strategy: Strategy, cluster: Cluster) -> Compute | Stage | None:
+    """The first computation that a strategy asks for."""
     state = strategy.init(cluster)
     for worker in cluster.workers:
         state, replies = strategy.step(state, Joined(worker, 0.0))
         for reply in replies:
-            if isinstance(reply, Compute):
-                return reply.local
-    return False
+            if isinstance(reply, (Compute, Stage)):
+                return reply
+    return None
 
 
 def transformation(optimizer: Optimizer) -> optax.GradientTransformation:
@@ -165,9 +198,12 @@ def transformation(optimizer: Optimizer) -> optax.GradientTransformation:
         return optimizer
     if isinstance(optimizer, str):
         try:
-            return _called(ast.parse(optimizer.strip(), mode="eval").body)
+            made = _called(ast.parse(optimizer.strip(), mode="eval").body)
+            if isinstance(made, optax.GradientTransformation):
+                return made
+            reason: object = f"it is a {type(made).__name__}"
         except (SyntaxError, ValueError, AttributeError, TypeError) as error:
-            reason: object = error
+            reason = error
     else:
         reason = f"it is a {type(optimizer).__name__}"
     raise Refused(
@@ -183,6 +219,8 @@ def _called(node: ast.expr) -> Any:
         if node.func.id.startswith("_") or not callable(function := getattr(optax, node.func.id)):
             raise ValueError(f"optax has no {node.func.id}")
         return function(*(_called(a) for a in node.args), **{k.arg: _called(k.value) for k in node.keywords if k.arg})
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_called(item) for item in node.elts]
     return ast.literal_eval(node)
 
 
@@ -191,10 +229,7 @@ def described(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, optax.GradientTransformation):
-        import jax
-        import jax.numpy as jnp
-
-        shape = jax.eval_shape(value.init, jnp.zeros(1))
+        shape = jax.eval_shape(value.init, np.zeros(1, np.float32))
         states = jax.tree.leaves(shape, is_leaf=lambda node: isinstance(node, tuple) and hasattr(node, "_fields"))
         return f"optax: {', '.join(type(state).__name__ for state in states)}"
     return repr(value)

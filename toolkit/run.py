@@ -16,7 +16,7 @@ import pandas as pd
 from toolkit import folder as folders
 from toolkit import metrics as measure
 from toolkit.core.messages import Event
-from toolkit.iterations import seconds
+from toolkit.intervals import seconds
 from toolkit.trace import COLUMNS, LOG, TEXT, events_frame, events_from
 
 METRICS: dict[str, Any] = {"time": "float64", "round": "int64", "samples": "int64", "name": TEXT, "value": "float64"}
@@ -77,6 +77,19 @@ class Run:
         What was learned: the flat model vector, or parameters by name.
     status : str
         ``"finished"`` or ``"stopped: "`` and why.
+    made : Recipe, optional
+        In this session, the objects that the texts stand for, for :meth:`replay`. It is never saved.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> strategy = tk.chain(tk.asp(), tk.parameter_server())
+    >>> run = tk.simulate(strategy, tk.Simulator(2), until=tk.iterations(3), name="ASP")
+    >>> run
+    Run('ASP', chain(asp(), parameter_server()), 3 s virtual time, 6 updates, finished)
+    >>> run.summary()[["strategy", "seconds", "updates"]]
+      strategy  seconds  updates
+    0      ASP      3.0        6
     """
 
     name: str

@@ -126,10 +126,28 @@ def differences(first: Run, other: Run) -> str:
 def load(folder: str | Path) -> Run | Runs:
     """The run or the runs that were saved into `folder`.
 
+    Parameters
+    ----------
+    folder : str or Path
+        Written by :meth:`Run.save` or :meth:`Runs.save`.
+
+    Returns
+    -------
+    Run or Runs
+        What was saved.
+
     Raises
     ------
     FolderDamaged
         If something is missing or was altered; the message names the file.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> strategy = tk.chain(tk.asp(), tk.parameter_server())
+    >>> run = tk.simulate(strategy, tk.Simulator(2), until=tk.iterations(3), name="ASP")
+    >>> tk.load(run.save("results/asp"))
+    Run('ASP', chain(asp(), parameter_server()), 3 s virtual time, 6 updates, finished)
     """
     folder = Path(folder)
     if not (folder / INDEX).exists():

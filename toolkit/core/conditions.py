@@ -52,7 +52,12 @@ def _positive(name: str, value: float) -> None:
 @named
 @dataclass(frozen=True, repr=False)
 class seconds(Condition):
-    """True after `amount` seconds of the run: real ones on a cluster, virtual ones in a simulator.
+    """True after `limit` seconds: real ones on a cluster, virtual ones in a simulator.
+
+    Parameters
+    ----------
+    limit : float [s], > 0
+        From the start of the run; compiling does not count. Infinity is never reached.
 
     Examples
     --------
@@ -78,6 +83,13 @@ class seconds(Condition):
 class updates(Condition):
     """True after `limit` merges into the model.
 
+    The merge of a group is one, whatever its size; a summary counts the updates of all its workers.
+
+    Parameters
+    ----------
+    limit : int [merges], > 0
+        Infinity is never reached.
+
     Examples
     --------
     >>> import toolkit as tk
@@ -101,6 +113,11 @@ class updates(Condition):
 @dataclass(frozen=True, repr=False)
 class iterations(Condition):
     """Each worker runs exactly `limit` iterations; true when all have.
+
+    Parameters
+    ----------
+    limit : int [iterations], > 0
+        Of each worker, however fast it is. A number that is not whole is refused.
 
     Examples
     --------
@@ -131,6 +148,11 @@ class iterations(Condition):
 class epochs(Condition):
     """True once ``limit * rows`` rows have been used, by all workers together.
 
+    Parameters
+    ----------
+    limit : float [epochs], > 0
+        Passes over the training rows; a fraction is rounded to whole rows. Refused for a run without data.
+
     Examples
     --------
     >>> import toolkit as tk
@@ -158,7 +180,16 @@ class epochs(Condition):
 @named
 @dataclass(frozen=True, repr=False)
 class reaches(Condition):
-    """True once a measured metric is at least as good as `value`: at most for a loss or error, else at least.
+    r"""True once a measured metric is at least as good as a value.
+
+    A metric m with "loss" or "error" in its name reaches the value v when :math:`m \le v`, any other when
+    :math:`m \ge v`. It changes only when the model is evaluated.
+
+    Parameters
+    ----------
+    metric : str
+        ``"loss"``, or a metric of the problem.
+    value : float
 
     Examples
     --------

@@ -9,8 +9,8 @@ _MASK: Final = (1 << 64) - 1
 
 def mixed(seed: int, *counters: int) -> int:
     """A 64-bit integer that depends on every counter (the finaliser of SplitMix64, Steele et al. 2014)."""
-    x = seed & _MASK
-    for counter in counters:
+    x = 0
+    for counter in (seed, *counters):
         x = (x + 0x9E3779B97F4A7C15 + (counter & _MASK)) & _MASK
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK

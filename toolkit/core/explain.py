@@ -19,6 +19,16 @@ _SAYS: Final = {
 def explain(strategy: Strategy) -> str:
     """The layers of a strategy from coordinator to wire: what each is, hears and answers.
 
+    Parameters
+    ----------
+    strategy : Strategy
+        A chain, or one layer of it.
+
+    Returns
+    -------
+    str
+        Two lines per layer: its call, kind and first sentence; the messages it hears and answers.
+
     Examples
     --------
     >>> import toolkit as tk

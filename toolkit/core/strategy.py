@@ -12,11 +12,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from toolkit.core.cluster import Cluster, Home
 from toolkit.core.errors import ChainError, Livelock
-from toolkit.core.messages import Action, Event, Key, Keys, PlaceName, Task
+from toolkit.core.messages import Action, Event, Keys, PlaceName, Task
 
 State: TypeAlias = Any
 Message: TypeAlias = Event | Action
@@ -40,18 +40,30 @@ def nowhere(cluster: Cluster, homes: Homes) -> Homes:
 class Strategy:
     """Two pure functions and the text that rebuilds them.
 
-    Attributes
+    With :math:`s_0 = init(cluster)`, message :math:`m_t` gives :math:`(s_{t+1}, replies) = step(s_t, m_t)`.
+
+    Parameters
     ----------
     init : Cluster -> state
     step : (state, message) -> (state, messages)
-    spec : str
-        The call that made it; strategies are equal when their specs are.
-    kind : str
-        ``"policy"``, ``"exchange"``, ``"rewrite"`` or ``"chain"``.
+        Events among the messages rise to the layer before, actions fall to the layer after.
+    kind : {"policy", "exchange", "rewrite", "chain"}
     places : (Cluster, homes) -> homes
         The places this layer adds or changes.
+    spec : str
+        The call that made it; strategies are equal when their specs are.
     layers : tuple of Strategy
         The flat layers of a chain; empty for a single layer.
+    doc : str
+        Its first sentence, for :func:`explain`.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> tk.ssp(3).kind, tk.ssp(3) == tk.parse("ssp(3)")
+    ('policy', True)
+    >>> tk.chain(tk.ssp(3), tk.parameter_server()).layers
+    (ssp(3), parameter_server())
     """
 
     init: Callable[[Cluster], State]
@@ -73,8 +85,31 @@ class Strategy:
 
 
 def named(function: F) -> F:
-    """Let the name of a function or class stand in the text of a strategy."""
-    NAMES[str(getattr(function, "__name__"))] = function
+    """Let the name of a function or class stand in the text of a strategy.
+
+    Parameters
+    ----------
+    function : callable
+        Defined by ``def`` or ``class``; a later one of the same name takes its place.
+
+    Returns
+    -------
+    callable
+        `function` itself.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> @tk.named
+    ... def pairs(worker, clock, live, seed):
+    ...     "Workers 0 and 1, 2 and 3, and so on."
+    ...     return tuple(other for other in live if other == worker ^ 1)
+    >>> tk.gossip(pairs)
+    gossip(pairs)
+    >>> tk.parse("gossip(pairs)") == tk.gossip(pairs)
+    True
+    """
+    NAMES[function.__name__] = function
     return function
 
 
@@ -82,22 +117,33 @@ def text(value: object) -> str:
     """The text of an argument, such that parsing it gives an equal value."""
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    if callable(value) and not isinstance(value, type) and NAMES.get(getattr(value, "__name__", "")) is value:
-        return str(value.__name__)
+    name = getattr(value, "__name__", "")
+    if callable(value) and not isinstance(value, type) and NAMES.get(name) is value:
+        return str(name)
     if isinstance(value, (tuple, list)):
         inner = ", ".join(text(item) for item in value)
         return f"[{inner}]"
     if callable(value) and not isinstance(value, Strategy):
-        name = getattr(value, "__name__", repr(value))
         raise TypeError(
-            f"The function {name} was given to a strategy but has no name that a record could keep. "
+            f"The function {name or repr(value)} was given to a strategy but has no name that a record could keep. "
             f"A strategy is saved as the text of its call. Define it with `def` and decorate it with tk.named."
         )
     return repr(value)
 
 
 def strategy(function: Callable[P, Strategy]) -> Callable[P, Strategy]:
-    """Record the call that makes a strategy, so that its ``repr`` is the text that makes it again.
+    """Record the call that makes a strategy: its ``repr`` is the text that makes it again.
+
+    Parameters
+    ----------
+    function : callable that returns a Strategy
+        Its name and arguments become the text, its first line the sentence in :func:`explain`. Arguments are numbers,
+        texts, lists of these, strategies, codecs or functions that have a name by :func:`named`.
+
+    Returns
+    -------
+    callable
+        Like `function`. Called with a function that has no name, it raises a TypeError.
 
     Examples
     --------
@@ -229,50 +275,3 @@ def _step(layers: tuple[Strategy, ...], states: State, message: Message) -> tupl
 def keys(tasks: Sequence[Task]) -> Keys:
     """The keys of some tasks, to be named in the `after` of another."""
     return tuple(task.key for task in tasks)
-
-
-@overload
-def rewrite(change: Callable[[Task], Sequence[Task]]) -> Strategy: ...
-@overload
-def rewrite(change: Callable[[Any, Task], Sequence[Task]], init: Callable[[Cluster], State]) -> Strategy: ...
-def rewrite(change: Callable[..., Sequence[Task]], init: Callable[[Cluster], State] | None = None) -> Strategy:
-    """Build a strategy that replaces tasks on their way down.
-
-    ``change(task)`` lists what stands in its place: what waited for the task then waits for all of these, or,
-    if there are none, for what the task itself waited for. With `init` it is ``change(init(cluster), task)``.
-
-    Parameters
-    ----------
-    change : task -> tasks
-    init : Cluster -> constant, optional
-
-    Examples
-    --------
-    >>> import toolkit as tk
-    >>> doubled = tk.rewrite(lambda task: [task])
-    >>> doubled.kind
-    'rewrite'
-    """
-
-    def start(cluster: Cluster) -> State:
-        return (init(cluster) if init else None), {}
-
-    def step(state: State, message: Message) -> tuple[State, Sequence[Message]]:
-        constant, renamed = state
-        if isinstance(message, Event):
-            return (constant, {}), ()  # `after` names tasks of the same reply only
-        if not isinstance(message, Task):
-            return state, (message,)
-        task = replace(message, after=follow(renamed, message.after)) if renamed else message
-        tasks = change(constant, task) if init else change(task)
-        now = keys(tasks) or task.after
-        if now != (task.key,):
-            renamed = {**renamed, task.key: now}
-        return (constant, renamed), tasks
-
-    return Strategy(start, step)
-
-
-def follow(renamed: Mapping[Key, Keys], after: Keys) -> Keys:
-    """The keys to wait for, where some of `after` have been replaced by others."""
-    return tuple(dict.fromkeys(now for key in after for now in renamed.get(key, (key,))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from immutables import Map
 
@@ -31,27 +31,24 @@ class Tally:
     joined: bool = False
     metrics: Map[str, float] = field(default_factory=Map)
     pending: Map[Worker, int] = field(default_factory=Map)
+    finished: Map[Worker, bool] = field(default_factory=Map)
 
     def observe(self, event: Event) -> Tally:
         """The tally after an event."""
         time = max(self.time, getattr(event, "time", self.time))
-        updates, samples, active, metrics, pending = self.updates, self.samples, self.active, self.metrics, self.pending
+        later = self if time == self.time else replace(self, time=time)
         match event:
             case Joined():
-                active += 1
-            case Left() | Finished():
-                active -= 1
+                return replace(later, active=self.active + 1, joined=True)
+            case Finished(worker):
+                return replace(later, active=self.active - 1, finished=self.finished.set(worker, True))
+            case Left(worker) if worker not in self.finished:
+                return replace(later, active=self.active - 1)
             case Done(task, _, facts) if task.key[0] == "ready":
-                pending = pending.set(task.about[0], facts.get("samples", 1))
+                return replace(later, pending=self.pending.set(task.about[0], facts.get("samples", 1)))
             case Committed(group) if group:
-                updates += 1
-                samples += sum(pending.get(worker, 0) for worker in group)
+                rows = sum(self.pending.get(worker, 0) for worker in group)
+                return replace(later, updates=self.updates + 1, samples=self.samples + rows)
             case Measured(name, value):
-                metrics = metrics.set(name, value)
-            case _:
-                return (
-                    self
-                    if time == self.time
-                    else Tally(self.rows, time, updates, samples, active, self.joined, metrics, pending)
-                )
-        return Tally(self.rows, time, updates, samples, active, self.joined or active > 0, metrics, pending)
+                return replace(later, metrics=self.metrics.set(name, value))
+        return later

@@ -116,7 +116,7 @@ def by_label() -> Way:
 
 
 def dirichlet(alpha: float) -> Way:
-    r"""Each label's rows in random shares: the usual dial between equal and disjoint distributions.
+    r"""Each label's rows in random shares, from equal to disjoint distributions.
 
     For each label, the shares of the workers are drawn from :math:`\mathrm{Dir}(\alpha, \ldots, \alpha)`.
 
@@ -167,7 +167,7 @@ def full_copy() -> Way:
 
 
 def by_speed(speeds: Sequence[float]) -> Way:
-    r"""Random shares in proportion to speed: all workers come to the end of their epochs together.
+    r"""Random shares in proportion to speed: all workers end their epochs together.
 
     Worker w owns :math:`n \, s_w / \sum_v s_v` rows, up to one.
 

@@ -13,11 +13,10 @@ from toolkit.exchanges.replicas import compute, copy, replicas
 
 @strategy
 def all_gather() -> Strategy:
-    """Send every update, whole, to every worker: the exchange among replicas for sparse or late updates.
+    """Send each update whole to every worker: for replicas with sparse or late updates.
 
-    Each replica takes the same optimizer steps in the same order. A member of a group sends M bytes, after the
-    codec, to
-    each of the n - 1 others.
+    Each replica takes the same optimizer steps in the same order. A member of a group sends M bytes, after the codec,
+    to each of the n - 1 others.
 
     Examples
     --------

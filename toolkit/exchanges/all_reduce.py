@@ -44,7 +44,7 @@ def all_reduce(schedule: Schedule) -> Strategy:
     chain(bsp(), all_reduce(halving_doubling))
     """
     name = getattr(schedule, "__name__", repr(schedule))
-    if SCHEDULES.get(name) is not schedule:
+    if not callable(schedule) or SCHEDULES.get(name) is not schedule:
         raise Refused(
             f"all_reduce was given {schedule!r}, which is not a known schedule. Workers look a schedule up by its "
             f"name. "

@@ -21,13 +21,13 @@ from toolkit.exchanges.topologies import Edges, Neighbours
 
 @strategy
 def gossip(topology: Neighbours | Edges) -> Strategy:
-    r"""Average parameters with neighbours, then take the own update; no server and no global sum.
+    r"""Average parameters with neighbours, then take the own update.
 
-    A group of several workers mixes with the doubly stochastic matrix of Metropolis weights on its graph,
-    :math:`W_{ij} = 1 / (1 + \max(d_i, d_j))` (D-PSGD). A worker alone averages with one of its neighbours, drawn by
-    (seed, worker, clock): both take :math:`(x_i + x_j) / 2` at once, and other merges that need either are held until
-    then (AD-PSGD). Then :math:`x_i \leftarrow x_i - \eta g_i` for each member. Per round a worker sends M bytes to each
-    neighbour.
+    There is no server and no global sum. A group of several workers mixes with the doubly stochastic matrix of
+    Metropolis weights on its graph, :math:`W_{ij} = 1 / (1 + \max(d_i, d_j))` (D-PSGD). A worker alone averages with
+    one of its neighbours, drawn by (seed, worker, clock): both take :math:`(x_i + x_j) / 2` at once, and other merges
+    that need either are held until then (AD-PSGD). Then :math:`x_i \leftarrow x_i - \eta g_i` for each member. Per
+    round a worker sends M bytes to each neighbour.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def gossip(topology: Neighbours | Edges) -> Strategy:
 
     def partners(cluster: Cluster, m: Merge) -> dict[Worker, tuple[Worker, ...]]:
         """With whom each participant of a merge averages; symmetric."""
-        live = tuple(sorted(m.live))
+        live = tuple(sorted(w for w in m.live if w not in m.guests))
         if len(m.group) == 1:
             peers = near(cluster, m.group[0], m.clocks[0], live)
             if not peers:

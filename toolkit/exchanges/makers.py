@@ -15,7 +15,6 @@ from toolkit.core.messages import (
     Commit,
     Committed,
     Done,
-    Facts,
     Finished,
     Join,
     Joined,
@@ -37,7 +36,8 @@ class Merge:
 
     `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one;
     `samples` is
-    the number of rows merged before; `live` are the workers present; `applied` the places known to have it already.
+    the number of rows merged before; `live` are the workers present, `guests` those of them that still wait for a replica; `applied` the places known to
+    have it already.
     """
 
     round: int
@@ -48,6 +48,7 @@ class Merge:
     samples: int
     live: Map[Worker, bool]
     applied: tuple[PlaceName, ...] = ()
+    guests: tuple[Worker, ...] = ()
 
     @property
     def share(self) -> float:
@@ -81,6 +82,12 @@ class Rounds:
     flight: Map[int, Merge] = field(default_factory=Map)
     busy: Map[Worker, int] = field(default_factory=Map)  # worker -> the merge under way that needs it alone
     held: tuple[frozenset[Worker], ...] = ()  # groups that wait for a busy worker
+    cancelled: Map[int, tuple[PlaceName, ...] | None] = field(
+        default_factory=Map
+    )  # merge -> where it was applied, if known
+    guests: Map[Worker, Worker] = field(
+        default_factory=Map
+    )  # newcomer -> who sends it a replica (itself: not asked yet)
     issued: int = 0
     merged: int = 0
     samples: int = 0
@@ -112,6 +119,7 @@ class Rounds:
             tuple(map(self.stale, group)),
             self.samples,
             self.live,
+            guests=tuple(self.guests),
         )
 
     def issue(self, merge: Merge) -> Rounds:
@@ -170,12 +178,20 @@ def exchange(
             rounds = replace(rounds, time=message.time)
         match message:
             case Joined(worker):
-                return replace(rounds, live=rounds.live.set(worker, True)), ()
+                late = repair is not None and rounds.issued > 0
+                guests = rounds.guests.set(worker, worker) if late else rounds.guests
+                return replace(rounds, live=rounds.live.set(worker, True), guests=guests), ()
             case Left(worker) if worker in rounds.live:
-                rounds = replace(rounds, live=rounds.live.delete(worker))
-                return rounds, ((message, *_cancel(rounds, needs, worker)) if repair else ())
+                guests = rounds.guests.delete(worker) if worker in rounds.guests else rounds.guests
+                rounds = replace(rounds, live=rounds.live.delete(worker), guests=guests)
+                rounds, cancels = _cancel(rounds, needs, worker) if repair else (rounds, ())
+                rounds, hellos = _welcome(rounds, begin, [w for w, source in guests.items() if source == worker])
+                return rounds, (message, *cancels, *hellos)
+            case Done(Join(("welcomed", int(worker), source))) if rounds.guests.get(worker) == source:
+                rounds, tasks = _begin(replace(rounds, guests=rounds.guests.delete(worker)), begin, [worker])
+                return rounds, (message, *tasks)
             case Release(workers):
-                return _release(rounds, begin, workers, welcome=repair is not None)
+                return _release(rounds, begin, workers)
             case Done(Join(("ready", int(worker), _)), time, facts) if worker in rounds.live:
                 rounds = replace(rounds, rows=rounds.rows.set(worker, facts.get("samples", 1)))
                 return rounds, (message, Ready(worker, time, rounds.stale(worker)))
@@ -185,18 +201,17 @@ def exchange(
                 rounds, replies = _merged(rounds, message, number, time)
                 rounds, more = _commit(rounds, merge, needs)
                 return rounds, (*replies, *more)
-            case Done(Join(("cancelled", number, _)), _, facts) if number in rounds.flight:
-                rounds, replies = _repair(rounds, merge, repair or merge, needs, rounds.flight[number], facts)
-                rounds, more = _commit(rounds, merge, needs)
-                return rounds, (message, *replies, *more)
+            case Done(Join(("cancelled", int(number), _)), _, facts) if rounds.cancelled.get(number, ()) is None:
+                applied = tuple(facts.get("applied", ()))
+                rounds = replace(rounds, cancelled=rounds.cancelled.set(number, applied))
+                rounds, replies = _repairs(rounds, merge, repair or merge, needs)
+                return rounds, (message, *replies)
         return rounds, ((message,) if isinstance(message, Action) else ())
 
     return Strategy(Rounds, step, "exchange", places)
 
 
-def _release(
-    rounds: Rounds, begin: Begin, workers: frozenset[Worker], welcome: bool
-) -> tuple[Rounds, Sequence[Message]]:
+def _release(rounds: Rounds, begin: Begin, workers: frozenset[Worker]) -> tuple[Rounds, Sequence[Message]]:
     starting, replies = [], list[Message]()
     for worker in sorted(w for w in workers if w in rounds.live and w not in rounds.finished):
         if rounds.exhausted(worker):  # its last update was dropped
@@ -204,24 +219,39 @@ def _release(
             replies.append(Finished(worker, rounds.time))
         else:
             starting.append(worker)
-    newcomers = [w for w in starting if welcome and w not in rounds.clock and rounds.issued]
-    rounds = rounds.start(starting)
-    for worker in starting:
-        tasks = list(begin(rounds.cluster, worker, rounds.clock[worker]))
-        if (
-            worker in newcomers
-            and (source := min((w for w in rounds.live if w not in newcomers), default=None)) is not None
-        ):
-            hello = Send(("welcome", worker), source, worker, "replica", rounds.cluster.layout.whole)
-            tasks = [hello, *(replace(task, after=(*task.after, hello.key)) for task in tasks)]
-            rounds = replace(rounds, pulled=rounds.pulled.set(worker, rounds.issued))
+    rounds, hellos = _welcome(rounds, begin, [w for w in starting if w in rounds.guests])
+    rounds, tasks = _begin(rounds, begin, [w for w in starting if w not in rounds.guests])
+    return rounds, (*replies, *hellos, *tasks)
+
+
+def _begin(rounds: Rounds, begin: Begin, workers: Sequence[Worker]) -> tuple[Rounds, Sequence[Message]]:
+    rounds, replies = rounds.start(workers), list[Message]()
+    for worker in workers:
+        tasks = begin(rounds.cluster, worker, rounds.clock[worker])
         ready = Join(("ready", worker, rounds.clock[worker]), about=(worker,), after=keys(tasks))
         replies.extend((*tasks, ready))
     return rounds, replies
 
 
+def _welcome(rounds: Rounds, begin: Begin, newcomers: Sequence[Worker]) -> tuple[Rounds, Sequence[Message]]:
+    """Send newcomers a replica of the model, after which they begin; without anyone to ask they begin at once."""
+    if not newcomers:
+        return rounds, ()
+    hosts = (worker for worker in rounds.clock if worker in rounds.live and worker not in rounds.guests)
+    if (source := min(hosts, default=None)) is None:
+        guests = Map({w: s for w, s in rounds.guests.items() if w not in newcomers})
+        return _begin(replace(rounds, guests=guests), begin, newcomers)
+    replies = list[Message]()
+    for worker in newcomers:
+        hello = Send(("welcome", worker, source), source, worker, "replica", rounds.cluster.layout.whole)
+        replies.extend((hello, Join(("welcomed", worker, source), about=(worker,), after=(hello.key,))))
+    return replace(rounds, guests=rounds.guests.update(dict.fromkeys(newcomers, source))), replies
+
+
 def _commit(rounds: Rounds, plan: Plan, needs: Needs) -> tuple[Rounds, Sequence[Message]]:
-    """Issue the merges asked for, in order, but hold those that need a busy worker."""
+    """Issue the merges asked for, in order, but hold those that need a busy worker, and all until repairs are issued."""
+    if rounds.cancelled:
+        return rounds, ()  # so that every place takes in merges in the order of their numbers
     waiting, replies, still = rounds.held, list[Message](), list[frozenset[Worker]]()
     blocked = set(rounds.busy)
     for group in waiting:
@@ -256,33 +286,52 @@ def _merged(rounds: Rounds, message: Done, number: int, time: float) -> tuple[Ro
     return rounds, (message, *(Finished(worker, time) for worker in done), Committed(frozenset(group), time))
 
 
-def _cancel(rounds: Rounds, needs: Needs, gone: Worker) -> list[Message]:
+def _cancel(rounds: Rounds, needs: Needs, gone: Worker) -> tuple[Rounds, Sequence[Message]]:
     """Drop each merge under way in which a departed worker takes part."""
-    replies: list[Message] = []
+    replies, cancelled = list[Message](), rounds.cancelled
     for number, merge in sorted(rounds.flight.items()):
-        if gone in (needs(rounds.cluster, merge) or merge.live):
-            cancels = [Cancel(("cancel", number, gone, w), w, number, round=number) for w in sorted(rounds.live)]
-            join = Join(
-                ("cancelled", number, gone), about=tuple(sorted(rounds.live)), after=keys(cancels), round=number
-            )
+        members = needs(rounds.cluster, merge) or tuple(merge.live)
+        if gone in members:
+            left = tuple(sorted(w for w in members if w in rounds.live))
+            cancels = [Cancel(("cancel", number, gone, w), w, number, round=number) for w in left]
+            join = Join(("cancelled", number, gone), about=left, after=keys(cancels), round=number)
             replies.extend((*cancels, join))
-    return replies
+            cancelled = cancelled.set(number, None)
+    return replace(rounds, cancelled=cancelled), replies
+
+
+def _repairs(rounds: Rounds, merge: Plan, repair: Plan, needs: Needs) -> tuple[Rounds, Sequence[Message]]:
+    """Once all cancelled merges are known to have stopped, issue them again in their order, then those that waited."""
+    cancelled, replies = rounds.cancelled, list[Message]()
+    if None in cancelled.values():
+        return rounds, ()
+    rounds = replace(rounds, cancelled=Map())
+    for number, applied in sorted(cancelled.items()):
+        rounds, more = _repair(rounds, merge, repair, needs, rounds.flight[number], applied or ())
+        replies.extend(more)
+    rounds, more = _commit(rounds, merge, needs)
+    return rounds, (*replies, *more)
 
 
 def _repair(
-    rounds: Rounds, merge: Plan, repair: Plan, needs: Needs, old: Merge, facts: Facts
+    rounds: Rounds, merge: Plan, repair: Plan, needs: Needs, old: Merge, known: tuple[PlaceName, ...]
 ) -> tuple[Rounds, Sequence[Message]]:
     """Issue a cancelled merge again over those who are left, or hold it if it now needs a busy worker."""
     survivors = [worker for worker in old.group if worker in rounds.live]
-    applied = tuple(dict.fromkeys((*old.applied, *facts.get("applied", ()))))
-    new = replace(
-        old.over(survivors, rounds.issued, rounds.live), applied=tuple(p for p in applied if p in rounds.live)
-    )
+    applied = tuple(dict.fromkeys((*old.applied, *known)))
+    holders = tuple(p for p in applied if p in rounds.live and p not in rounds.guests)  # guests have no model yet
+    new = replace(old.over(survivors, rounds.issued, rounds.live), applied=holders, guests=tuple(rounds.guests))
     busy = Map({w: r for w, r in rounds.busy.items() if r != old.round})
     samples = rounds.samples - int(sum(old.weights))
     merged = rounds.merged + 1  # the cancelled one is over too
-    rounds = replace(rounds, flight=rounds.flight.delete(old.round), busy=busy, samples=samples, merged=merged)
-    rest = new.over([worker for worker in survivors if worker not in applied], new.round, new.live)
+    rounds = replace(
+        rounds,
+        flight=rounds.flight.delete(old.round),
+        busy=busy,
+        samples=samples,
+        merged=merged,
+    )
+    rest = new.over([worker for worker in survivors if worker not in holders], new.round, new.live)
     wanted = needs(rounds.cluster, rest) if rest.group else ()
     if any(worker in busy for worker in wanted):
         return replace(rounds, held=(frozenset(new.group), *rounds.held)), ()

@@ -14,7 +14,25 @@ from toolkit.core.strategy import named
 
 
 class Hop(NamedTuple):
-    """Rank `src` sends chunks ``[start, stop)`` to rank `dst`, which adds them to its own or replaces its own."""
+    r"""One message of an all-reduce: chunks ``[start, stop)`` go from one rank to another.
+
+    For each chunk k of them :math:`x_{dst,k} \leftarrow x_{dst,k} + x_{src,k}` if it adds, else
+    :math:`x_{dst,k} \leftarrow x_{src,k}`.
+
+    Parameters
+    ----------
+    src, dst : int, in 0..n-1
+        Ranks that send and receive.
+    start, stop : int [chunks], 0 <= start < stop
+    adds : bool
+        Whether the receiver adds the chunks to its own, or replaces its own.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> tk.Hop(src=0, dst=1, start=2, stop=3, adds=True)
+    Hop(src=0, dst=1, start=2, stop=3, adds=True)
+    """
 
     src: int
     dst: int
@@ -30,6 +48,16 @@ SCHEDULES: dict[str, Schedule] = {}
 
 def schedule(function: Schedule) -> Schedule:
     """Make a function from ranks to ``(chunks, hops)`` usable in :func:`all_reduce`.
+
+    Parameters
+    ----------
+    function : int [ranks] -> (int [chunks], list of Hop)
+        After its hops every rank must hold the sum over all ranks in every chunk.
+
+    Returns
+    -------
+    callable
+        `function` itself, its name known to :func:`parse`.
 
     Examples
     --------
@@ -57,6 +85,13 @@ def hops(name: str, ranks: int) -> tuple[int, tuple[Hop, ...]]:
 def ring(n: int) -> tuple[int, list[Hop]]:
     r"""Reduce-scatter, then all-gather, around a ring: :math:`2(n-1)(\alpha + M / nB)`.
 
+    With latency :math:`\alpha`, bandwidth B and M bytes. Each rank sends :math:`2 M (n-1)/n` bytes, the least possible.
+
+    Parameters
+    ----------
+    n : int [ranks], >= 1
+        1 takes no hop.
+
     References
     ----------
     Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
@@ -79,7 +114,15 @@ def ring(n: int) -> tuple[int, list[Hop]]:
 
 @schedule
 def tree(n: int) -> tuple[int, list[Hop]]:
-    r"""Reduce up a binary tree, broadcast down it: about :math:`4 \log_2 n\,(\alpha + M/B)`, good for small messages.
+    r"""Reduce up a binary tree, then broadcast down it.
+
+    It takes about :math:`4 \log_2 n\,(\alpha + M/B)` with latency :math:`\alpha`, bandwidth B and M bytes: for
+    small messages among many ranks less than a :func:`ring`, for large ones more.
+
+    Parameters
+    ----------
+    n : int [ranks], >= 1
+        1 takes no hop.
 
     Examples
     --------
@@ -94,10 +137,16 @@ def tree(n: int) -> tuple[int, list[Hop]]:
 
 @schedule
 def halving_doubling(n: int) -> tuple[int, list[Hop]]:
-    r"""Recursive halving, then recursive doubling: :math:`2 \alpha \log_2 n + 2 M (n-1)/nB` for a power of two.
+    r"""Recursive halving, then recursive doubling, among blocks of ranks.
 
-    Other numbers of ranks are split into binary blocks, the powers of two that sum to n: each block reduces by itself,
-    sums go from the smallest block up to the largest and back down.
+    A power of two of ranks takes :math:`2 \alpha \log_2 n + 2 M (n-1)/nB`. Other numbers of ranks are split into binary
+    blocks, the powers of two that sum to n: each block reduces by itself, sums go from the smallest block up to the
+    largest and back down.
+
+    Parameters
+    ----------
+    n : int [ranks], >= 1
+        1 takes no hop.
 
     References
     ----------

@@ -19,6 +19,16 @@ Edges: TypeAlias = Sequence[Sequence[Worker]]
 def ring_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed: int) -> tuple[Worker, ...]:
     """The two next to a worker on a ring of the live workers.
 
+    Parameters
+    ----------
+    worker : int
+    clock : int
+        Without effect: the neighbours stay the same.
+    live : sequence of int
+        In the order of the ring, `worker` among them; of two each has one neighbour, of one none.
+    seed : int
+        Without effect.
+
     Examples
     --------
     >>> import toolkit as tk
@@ -32,6 +42,16 @@ def ring_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed: in
 @named
 def torus_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed: int) -> tuple[Worker, ...]:
     """The four next to a worker on the most nearly square torus that the live workers fill.
+
+    Parameters
+    ----------
+    worker : int
+    clock : int
+        Without effect: the neighbours stay the same.
+    live : sequence of int
+        Row by row, `worker` among them. A prime number makes a ring; sides of 2 have fewer neighbours.
+    seed : int
+        Without effect.
 
     Examples
     --------
@@ -52,6 +72,16 @@ def torus_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed: i
 def complete_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed: int) -> tuple[Worker, ...]:
     """All other live workers.
 
+    Parameters
+    ----------
+    worker : int
+    clock : int
+        Without effect: the neighbours stay the same.
+    live : sequence of int
+        `worker` is among them.
+    seed : int
+        Without effect.
+
     Examples
     --------
     >>> import toolkit as tk
@@ -64,6 +94,15 @@ def complete_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed
 @named
 def random_peer(worker: Worker, clock: int, live: Sequence[Worker], seed: int) -> tuple[Worker, ...]:
     """One other live worker, drawn anew for each iteration from (seed, worker, clock).
+
+    Parameters
+    ----------
+    worker : int
+    clock : int, >= 0
+        Iteration of a worker that merges alone, number of the merge of a group.
+    live : sequence of int
+        `worker` is among them; nobody is drawn if it is alone.
+    seed : int, >= 0
 
     Examples
     --------

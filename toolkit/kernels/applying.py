@@ -17,10 +17,10 @@ class Applier:
     r"""Apply mean updates to a span with an optax optimizer; traced once per size of the span.
 
     With the update :math:`u`, the factor :math:`\phi` and the optimizer's step :math:`\Delta`, a learned entry becomes
-    :math:`w + \Delta(\phi u)` and a state entry :math:`w - \sigma u`; the share :math:`\sigma` is the part of all workers
-    behind the update, so that n small updates move a running average as far as one of everybody. The optimizer sees zeros in the place of state. It
-    also sees one flat tensor, so that rules per tensor (LARS, LAMB) act per span. A factor does not change the
-    step of optimizers that ignore the scale of a gradient, such as Adam.
+    :math:`w + \Delta(\phi u)` and a state entry :math:`w - \sigma u`; the share :math:`\sigma` is the part of all
+    workers behind the update, so that n small updates move a running average as far as one of everybody. The optimizer
+    sees zeros in the place of state. It also sees one flat tensor, so that rules per tensor (LARS, LAMB) act per span.
+    A factor does not change the step of optimizers that ignore the scale of a gradient, such as Adam.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ class Applier:
         factor: float = 1.0,
         share: float = 1.0,
     ) -> tuple[np.ndarray, optax.OptState]:
-        """The parameters [n] and optimizer state after `factor` times `update` [n], and model state after `share` of it.
+        """The parameters [n] and optimizer state after an `update` [n].
 
-        `samples` rows came before.
+        Learned entries take `factor` times the update, model state `share` times; `samples` rows came before.
         """
         seen = np.int32(min(samples, np.iinfo(np.int32).max))
         scales = (np.asarray(factor, params.dtype), np.asarray(share, params.dtype))

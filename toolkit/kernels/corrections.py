@@ -114,9 +114,10 @@ def delay_compensation(strength: float = 0.04) -> Correction:
 
 
 def elastic(alpha: float) -> Correction:
-    r"""Elastic averaging (EASGD): worker and centre pull at each other, :math:`u = \alpha\, (c - x)`.
+    r"""Elastic averaging (EASGD): worker and centre pull at each other.
 
-    The worker, with its replica x, adds u; the centre c subtracts it, with ``outer=sgd(1.0)``. So x + c stays as it is.
+    With :math:`u = \alpha\, (c - x)` the worker adds u to its replica x and the centre c subtracts it, with
+    ``outer="sgd(1.0)"``. So :math:`x + c` stays as it is.
     The gradient that is passed in has no part in u: the worker has taken its local steps before.
 
     Parameters

@@ -28,7 +28,9 @@ def predicted(
     quantity: str = "updates_per_second",
     ax: Axes | None = None,
 ) -> Axes:
-    """One point per strategy: a quantity predicted in virtual time, and measured; on the line they agree.
+    """One point per strategy: a quantity as predicted in virtual time and as measured.
+
+    On the dashed line both agree.
 
     Parameters
     ----------

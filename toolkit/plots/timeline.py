@@ -12,7 +12,9 @@ from toolkit.run import Run
 
 
 def timeline(runs: Run | Mapping[str, Run], between: tuple[float, float] | None = None, ax: Axes | None = None) -> Axes:
-    """One bar per worker, cut into compute, send, apply and wait; see :func:`toolkit.metrics.timeline`.
+    """One bar per worker, cut into compute, send, apply and wait.
+
+    The pieces are those of :func:`toolkit.metrics.timeline`.
 
     Parameters
     ----------

@@ -15,7 +15,9 @@ from toolkit.run import Run
 
 
 def traffic(runs: Run | Mapping[str, Run], ax: Axes | None = None) -> Axes:
-    """Payload of each place, sent upwards and received downwards; see :func:`toolkit.metrics.traffic`.
+    """Payload of each place: what it sent upwards, what it received downwards.
+
+    The bytes are those of :func:`toolkit.metrics.traffic`.
 
     Parameters
     ----------

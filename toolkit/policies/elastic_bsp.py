@@ -55,7 +55,7 @@ class Superstep:
 
 @strategy
 def elastic_bsp(lookahead: int) -> Strategy:
-    r"""Elastic BSP: run freely, then meet where the forecasts bring all workers closest together.
+    r"""Elastic BSP: run freely, then meet where forecasts bring all workers closest.
 
     After a barrier each worker runs asynchronously until every worker has pushed twice. Then the next R push times of
     each are predicted from its last interval, and ZipLine chooses one per worker such that

@@ -13,10 +13,10 @@ from toolkit.core.strategy import Message, State, Strategy
 
 
 def gate(may_start: Callable[[Progress, Worker], bool]) -> Strategy:
-    """Merge each update as it arrives; let a worker go on once ``may_start(progress, worker)``.
+    """A policy that merges each update on arrival and lets workers go on by a condition.
 
-    The condition may look at the worker's own clock and at the slowest and highest clock: a waiting worker is
-    asked again when one of these changed.
+    A worker goes on once ``may_start(progress, worker)``. The condition may look at the worker's own clock and at the
+    slowest and highest clock: a waiting worker is asked again when one of these changed.
 
     Parameters
     ----------
@@ -51,7 +51,10 @@ def candidates(before: Progress, progress: Progress, message: Message) -> Sequen
 
 
 def barrier(quorum: Callable[[Progress], int]) -> Strategy:
-    """Merge once ``quorum(progress)`` fresh updates are in; drop an update that missed its round.
+    """A policy that merges once a quorum of fresh updates is in and drops late ones.
+
+    The merge takes the updates that have arrived once they are ``quorum(progress)`` or more. An update that missed its
+    merge is dropped, and its worker goes on with the others.
 
     Parameters
     ----------

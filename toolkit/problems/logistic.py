@@ -14,9 +14,9 @@ from toolkit.problems.problem import Problem, deferred
 
 
 def logistic(dim: int = 20, rows: int = 1024, classes: int = 2, seed: int = 0, batch: int = 16) -> Problem:
-    r"""Classify normal inputs whose labels are drawn from :math:`\mathrm{softmax}(Wx)` for a hidden `W`.
+    r"""Softmax regression: normal inputs x, labels drawn from :math:`\mathrm{softmax}(Wx)`.
 
-    A quarter as many rows are for testing.
+    W is hidden. A quarter as many rows are for testing.
 
     Parameters
     ----------

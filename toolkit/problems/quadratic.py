@@ -29,10 +29,11 @@ class Point(nnx.Module):
 def quadratic(
     dim: int = 10, rows: int = 256, noise: float = 0.1, condition: float = 1.0, seed: int = 0, batch: int = 8
 ) -> Problem:
-    r"""Find the centre of noisy points: the mean of :math:`\frac12 \sum_j a_j (w_j - t_{ij})^2` over rows `i`.
+    r"""Find the centre of noisy points: a quadratic with a known optimum.
 
-    The optimum :math:`w^* = \frac1n \sum_i t_i` is given by :func:`optimum`. Training and test rows are the same,
-    so that the measured loss is the objective.
+    The loss is the mean of :math:`\frac12 \sum_j a_j (w_j - t_{ij})^2` over the rows `i`. The optimum
+    :math:`w^* = \frac1n \sum_i t_i` is given by :func:`optimum`. Training and test rows are the same, so that the
+    measured loss is the objective.
 
     Parameters
     ----------

@@ -90,9 +90,10 @@ class Codec:
 
 
 def top_k(fraction: float) -> Codec:
-    r"""Keep the values of largest magnitude: :math:`k = \lceil fraction \cdot n \rceil` positions and values.
+    r"""Keep the :math:`k = \lceil fraction \cdot n \rceil` values of largest magnitude.
 
-    Ties go to the lowest position. The product is that of the decimal number as written: 7 % of 100 values are 7.
+    Their positions travel with them. Ties go to the lowest position. The product is that of the decimal number as
+    written: 7 % of 100 values are 7.
 
     Parameters
     ----------
@@ -114,9 +115,10 @@ def top_k(fraction: float) -> Codec:
 
 
 def random_k(fraction: float, seed: int = 0) -> Codec:
-    r"""Keep :math:`k = \lceil fraction \cdot n \rceil` values at positions drawn alike by everyone, and no positions.
+    r"""Keep :math:`k = \lceil fraction \cdot n \rceil` values at random positions.
 
-    Values are not scaled by :math:`n / k`: what is not sent is kept for later by the error feedback. It is linear.
+    Everyone draws the same positions, so that none travel. Values are not scaled by :math:`n / k`: what is not sent is
+    kept for later by the error feedback. It is linear.
 
     Parameters
     ----------
@@ -139,7 +141,9 @@ def random_k(fraction: float, seed: int = 0) -> Codec:
 
 
 def sign() -> Codec:
-    r"""Send one bit for each value and one scale: :math:`x_i \to \mathrm{sign}(x_i)\, \frac1n \sum_j |x_j|`.
+    r"""Send one bit for each value and one scale for all.
+
+    :math:`x_i \to \mathrm{sign}(x_i)\, \frac1n \sum_j |x_j|`.
 
     References
     ----------
@@ -156,7 +160,7 @@ def sign() -> Codec:
 
 
 def qsgd(levels: int) -> Codec:
-    r"""Round each magnitude at random to one of `levels` steps of the largest one, without bias.
+    r"""Round each magnitude at random, without bias, to `levels` steps of the largest.
 
     With :math:`m = \max_j |x_j|`: :math:`x_i \to \mathrm{sign}(x_i) \lfloor levels |x_i| / m + u_i \rfloor m / levels`,
     :math:`u_i` uniform in [0, 1). One byte for each value, and m (which the paper trains with; it analyses the
@@ -181,11 +185,12 @@ def qsgd(levels: int) -> Codec:
 
 
 def power_sgd(rank: int, basis: str = "own") -> Codec:
-    r"""Send factors of a low-rank approximation of the span, laid out as a near-square matrix M.
+    r"""Send the factors of a low-rank approximation (PowerSGD).
 
-    With its ``"own"`` basis a worker does one power iteration from its last Q: :math:`P = \mathrm{orth}(M Q)`,
-    :math:`Q = M^T P`, sends both, and M is restored as :math:`P Q^T`. With a ``"shared"`` basis Q is orthonormal and
-    drawn alike by all, and only M Q travels: this is linear, but finds no dominant directions.
+    The span is laid out as a near-square matrix M. With its ``"own"`` basis a worker does one power iteration from its
+    last Q: :math:`P = \mathrm{orth}(M Q)`, :math:`Q = M^T P`, sends both, and M is restored as :math:`P Q^T`. With a
+    ``"shared"`` basis Q is orthonormal and drawn alike by all, and only M Q travels: this is linear, but finds no
+    dominant directions.
 
     Parameters
     ----------
@@ -212,7 +217,9 @@ def power_sgd(rank: int, basis: str = "own") -> Codec:
 
 
 def fp16() -> Codec:
-    """Send each value as a 16-bit float, limited to ±65504; sums of payloads are 16-bit too. It is linear.
+    """Send each value as a 16-bit float.
+
+    Values beyond ±65504 are cut to it. It is linear; sums of payloads are 16-bit too.
 
     Examples
     --------

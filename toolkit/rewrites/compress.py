@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Compute, Reduce, Send, Stage, Task
-from toolkit.core.strategy import Strategy, named, rewrite, strategy
+from toolkit.core.strategy import Strategy, named, strategy
 from toolkit.rewrites.codecs import Codec, fp16, power_sgd, qsgd, random_k, sign, top_k
+from toolkit.rewrites.makers import rewrite
 
 for maker in (top_k, random_k, sign, qsgd, power_sgd, fp16):
     named(maker)
@@ -20,11 +21,11 @@ for maker in (top_k, random_k, sign, qsgd, power_sgd, fp16):
 
 @strategy
 def compress(codec: Codec) -> Strategy:
-    r"""Encode each update once, where it is computed; what the code loses stays there for the next update.
+    r"""Encode each update once, where it is computed, with error feedback.
 
-    With residual :math:`e`, update :math:`u` and code C: send :math:`C(u + e)`, keep :math:`e \leftarrow u + e - C(u
-    + e)`.
-    Each part of an update is encoded by itself; model state travels uncompressed, and so do pulled parameters.
+    What the code loses stays there for the next update. With residual :math:`e`, update :math:`u` and code C: send
+    :math:`C(u + e)`, keep :math:`e \leftarrow u + e - C(u + e)`. Each part of an update is encoded by itself; model
+    state travels uncompressed, and so do pulled parameters.
 
     Parameters
     ----------

@@ -13,6 +13,8 @@ from toolkit.core.conditions import Condition
 from toolkit.core.messages import (
     COORDINATOR,
     Apply,
+    Committed,
+    Done,
     Evaluate,
     Event,
     Join,
@@ -66,14 +68,17 @@ def evaluation(every: Condition, everyone: bool = False) -> Strategy:
                     case Joined(worker):
                         return replace(watch, live=watch.live.set(worker, True)), ()
                     case Left(worker) if worker in watch.live:
-                        return replace(watch, live=watch.live.delete(worker)), ()
+                        again = watch.passed - watch.under_way  # it may take the evaluation under way along
+                        return replace(watch, live=watch.live.delete(worker), passed=again, under_way=False), ()
                     case Measured():
                         return replace(watch, under_way=False), ()
+                    case Done(Join(("merged", _), about=group), time):  # Committed rises from above this layer
+                        return replace(watch, tally=watch.tally.observe(Committed(frozenset(group), time))), ()
                 return watch, ()
             case Apply() | Mix():
                 return replace(watch, writes=(*watch.writes, message.key)), (message,)
-            case Join(("merged", number)):
-                passed = math.floor(every.amount(watch.tally))
+            case Join(("merged", number), about=group):
+                passed = math.floor(every.amount(watch.tally.observe(Committed(frozenset(group), watch.tally.time))))
                 if passed <= watch.passed or watch.under_way:
                     return watch, (message,)
                 task = Evaluate(

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from toolkit.core.messages import Apply, Compute, Mix, Reduce, Send, Stage, Task
-from toolkit.core.strategy import Strategy, rewrite, strategy
+from toolkit.core.strategy import Strategy, strategy
+from toolkit.rewrites.makers import rewrite
 
 
 @strategy
 def forward_only() -> Strategy:
-    """Run forward passes only: no update is computed, sent or applied; pulls of parameters remain.
+    """Run forward passes only: no update is computed, sent or applied.
+
+    Pulls of parameters remain, and so do activations on their way through a pipeline.
 
     Examples
     --------

@@ -18,9 +18,10 @@ from toolkit.core.strategy import Message, State, Strategy, named, strategy
 @named
 @dataclass(frozen=True, repr=False)
 class adacomm:
-    r"""As many local steps as the loss calls for: :math:`\tau = \lceil \tau_0 \sqrt{F / F_0} \rceil`.
+    r"""As many local steps as the loss calls for: fewer as it falls (AdaComm).
 
-    :math:`F_0` is the first measured loss and F the latest.
+    :math:`\tau = \lceil \tau_0 \sqrt{F / F_0} \rceil`, at least 1, with the first measured loss :math:`F_0` and the
+    latest F. Until two losses are measured it is :math:`\tau_0`.
 
     Parameters
     ----------
@@ -56,10 +57,11 @@ class adacomm:
 
 @strategy
 def local_steps(count: int | adacomm) -> Strategy:
-    """Local SGD: `count` optimizer steps at the worker per exchange; it sends the drift, start minus end.
+    r"""Local SGD: `count` optimizer steps at the worker for each exchange.
 
-    The optimizer runs at the worker and keeps its state there; the averaged drift is applied by the outer optimizer,
-    plain averaging by default.
+    A worker that begins at x and ends at :math:`x'` sends the drift :math:`x - x'` as its update. The optimizer runs at
+    the worker and keeps its state there; the averaged drift is applied by the outer optimizer, plain averaging by
+    default.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ latency occupies no lane. Messages within a host take no time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -135,9 +135,11 @@ class Engine:
         """What happens, in order, until nothing more can."""
         while self._heap:
             self.now, _, item = heappop(self._heap)
-            if isinstance(item, Event):
-                if isinstance(item, Left):
-                    self._gone.update(self.costs.places_of(item.worker))
+            if isinstance(item, Left):
+                self._gone.update(self.costs.places_of(item.worker))
+                yield item
+                self._forget()  # after the merges in which it took part have been cancelled
+            elif isinstance(item, Event):
                 yield item
             elif item.token in self._ops:
                 yield from self._arrive(item)
@@ -307,15 +309,20 @@ class Engine:
         if on_cpu:
             self._next(self._lane(task)[self.costs.host(op.place)])
         if target in self._gone or op.place in self._gone:
+            self._release(op.then)
             return
         yield from self._finish(op, target)
-        for other in op.then:
-            other.missing -= 1
-            if not other.missing and other.token in self._ops:
-                if other.held and other.reads >= 0:
-                    self._push(self.now, other)  # it had arrived and was held
+        self._release(op.then)
+
+    def _release(self, waiting: Iterable[Op]) -> None:
+        """One thing less to wait for."""
+        for op in waiting:
+            op.missing -= 1
+            if not op.missing and op.token in self._ops:
+                if op.held and op.reads >= 0:
+                    self._push(self.now, op)  # it had arrived and was held
                 else:
-                    self._start(other)
+                    self._start(op)
 
     def _next(self, queue: deque[Op]) -> None:
         queue.popleft()
@@ -337,7 +344,7 @@ class Engine:
             return
         if not isinstance(task, (Cancel, Reduce)):
             self._write(op, target)
-        if isinstance(task, (Apply, Mix)) and task.round is not None:
+        if _takes_in(task) and task.round is not None:
             self._version[target] = task.round
         if isinstance(task, Cancel):
             applied = self._version.get(op.place, -1) >= task.of and (op.place, task.of) not in self._skipped
@@ -351,7 +358,9 @@ class Engine:
             yield from self._joins.done(task.key, self.now, facts)
 
     def _evaluated(self, op: Op, task: Evaluate) -> Iterator[Event]:
-        values = self._snapshots[task.key]
+        values = self._snapshots.get(task.key)
+        if values is None:
+            return  # its merge was cancelled
         values[op.place] = op.value
         self.recorder.task(task, op.place, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
         if any((task.key, place) in self._ops for place in task.sources):
@@ -381,13 +390,43 @@ class Engine:
     def _drop(self, cancel: Cancel) -> None:
         """Forget what a place still had to do for a merge, and what others would send it."""
         self._joins.forget(cancel.of)
-        for token, op in list(self._ops.items()):
-            concerns = cancel.at in (op.place, getattr(op.task, "dst", None))
-            if concerns and op.task.round == cancel.of and not isinstance(op.task, (Cancel, Evaluate)):
-                if not (isinstance(op.task, (Apply, Mix)) and op in self._updating.get(self.costs.host(op.place), ())):
-                    del self._ops[token]
-                    if isinstance(op.task, (Apply, Mix)):
-                        self._skipped.add((op.place, cancel.of))
+        dropped = [op for op in self._ops.values() if self._concerns(cancel, op)]
+        for op in dropped:
+            del self._ops[op.token]
+            self._snapshots.pop(op.task.key, None)
+            if _takes_in(op.task):
+                self._skipped.add((getattr(op.task, "dst", op.place), cancel.of))
+        for op in dropped:
+            self._release(other for other in op.then if other.task.round != cancel.of)
+
+    def _forget(self) -> None:
+        """Drop what places that are gone had still to do, or would be sent; what runs there comes to its end."""
+        lost = [
+            op
+            for op in self._ops.values()
+            if (op.place in self._gone or getattr(op.task, "dst", None) in self._gone) and not self._runs(op)
+        ]
+        for op in lost:
+            del self._ops[op.token]
+        for op in lost:
+            self._release(op.then)
+
+    def _runs(self, op: Op) -> bool:
+        host = self.costs.host(op.place)
+        return any(queue and queue[0] is op for queue in (self._cpu.get(host), self._updating.get(host)))
+
+    def _concerns(self, cancel: Cancel, op: Op) -> bool:
+        """Whether an operation is dropped by a cancel: of its merge, to or from its place, and not being applied."""
+        if op.task.round != cancel.of or isinstance(op.task, Cancel):
+            return False
+        if isinstance(op.task, (Apply, Mix)) and op in self._updating.get(self.costs.host(op.place), ()):
+            return False
+        return cancel.at in (op.place, getattr(op.task, "dst", None))
+
+
+def _takes_in(task: Task) -> bool:
+    """Whether a place has a merge in its model once this is done there."""
+    return isinstance(task, (Apply, Mix)) or (isinstance(task, Send) and task.item == "replica")
 
 
 def _merges(op: Op, round: int) -> bool:

@@ -46,16 +46,7 @@ def run(
         simulator.run(drive, places)
     except Exception as error:
         outcome.error = error
-    live = [
-        worker
-        for worker in setup.cluster.workers
-        if worker not in {w for t, w in simulator.leaves if t <= drive.tally.time}
-    ]
-    local = bool(places.learner.vector.local_size)
-    held = sources(
-        {name: place.home for name, place in places.places.items()}, [*live, *(w for _, w in simulator.joins)], local
-    )
-    finish(drive, places, outcome, {name: places.read(name, Evaluate(("evaluate",), name, ())) for name in held})
+    finish(drive, places, outcome, model(places, drive.log))
     outcome.rows = trace.rows
     return outcome
 
@@ -65,6 +56,20 @@ def begin(drive: Drive, places: Places, outcome: Outcome) -> None:
     for name, value in places.measure(None, places.initial()).items():
         event = Measured(name, value, -1, 0.0)
         drive.feed(event)
+
+
+def model(places: Places, events: Iterable[Event]) -> dict[PlaceName, Any]:
+    """What the places that hold the model have at the end, but for workers that left or came and did nothing yet."""
+    gone = {event.worker for event in events if isinstance(event, Left)}
+    homes = {name: place.home for name, place in places.places.items()}
+    known = places.setup.cluster.homes
+    live = {
+        place.home.worker
+        for name, place in places.places.items()
+        if place.home.worker is not None and place.home.worker not in gone and (name in known or place.clock)
+    }
+    held = sources(homes, live, bool(places.learner.vector.local_size))
+    return {name: places.read(name, Evaluate(("evaluate",), name, ())) for name in held}
 
 
 def finish(drive: Drive, places: Places, outcome: Outcome, values: Mapping[PlaceName, Any]) -> None:
@@ -127,14 +132,8 @@ def replay(
             values[effect.key, source] = places.read(effect.place, task)
         else:
             places.write(effect.place, task, values.pop((effect.key, source), None))
-    local = bool(places.learner.vector.local_size)
-    gone = {event.worker for event in events if isinstance(event, Left)}
-    live = [w for w in {h.worker for h in (p.home for p in places.places.values())} if w is not None and w not in gone]
-    held = sources({name: place.home for name, place in places.places.items()}, live, local)
     outcome = Outcome(settings=describe(), events=events)
-    outcome.params, outcome.local = places.assemble(
-        {name: places.read(name, Evaluate(("evaluate",), name, ())) for name in held}
-    )
+    outcome.params, outcome.local = places.assemble(model(places, events))
     return outcome
 
 

@@ -1,7 +1,7 @@
 """A process of its own for arithmetic, with the settings of a worker.
 
 The numerics of virtual time and of replay run here, so that their bits do not depend on what the notebook's process has
-done with JAX before. The process is started on first use, kept for the next job, and ends with its parent.
+done with JAX before. Such a process is started on first use, kept for the next job, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import contextlib
 import os
 import pickle
 import queue
+import signal
 import struct
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable
+from typing import IO, Any, TypeVar
 
 import cloudpickle
 
@@ -27,32 +28,33 @@ from toolkit.runtime.settings import environment
 T = TypeVar("T")
 
 _HEADER = struct.Struct("<Q")
-_children: dict[tuple[tuple[str, str], ...], Child] = {}
+_children: list[Child] = []
 _guard = threading.Lock()
 
 
-def _put(stream: BinaryIO, message: Any) -> None:
-    data = cloudpickle.dumps(message)
+def _put(stream: IO[bytes], data: bytes) -> None:
     stream.write(_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
-def _get(stream: BinaryIO) -> Any:
+def _get(stream: IO[bytes]) -> bytes:
     header = stream.read(_HEADER.size)
-    if len(header) < _HEADER.size:
+    size = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else 0
+    data = stream.read(size)
+    if not size or len(data) < size:
         raise EOFError
-    return pickle.loads(stream.read(_HEADER.unpack(header)[0]))
+    return data
 
 
 class Child:
     """One such process; jobs run one after the other."""
 
     def __init__(self, variables: dict[str, str]) -> None:
+        self.variables, self.busy = variables, False
         command = [sys.executable, "-m", "toolkit.runtime.process"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **variables}
         )
-        self.busy = threading.Lock()
 
     @property
     def alive(self) -> bool:
@@ -62,35 +64,29 @@ class Child:
     def call(self, function: Callable[..., T], arguments: tuple[Any, ...], heard: Callable[[Any], bool]) -> T:
         """Run ``function(*arguments, say)`` there; `heard` takes what it says and answers False to stop it."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        with self.busy, self._killed_on_interrupt():
-            _put(self.process.stdin, (function, arguments))
-            while True:
-                try:
-                    kind, value = _get(self.process.stdout)
-                except EOFError:
-                    raise Lost(
-                        f"The process that computes ended with code {self.process.wait()} in the middle of a run. It "
-                        f"was killed or "
-                        f"ran out of memory. Look at its last words above, or give it less to hold."
-                    ) from None
-                if kind == "said":
-                    if not heard(value):
-                        _put(self.process.stdin, "stop")
-                elif kind == "failed":
-                    error, trace = value
-                    error.add_note(trace)
-                    raise error
-                else:
-                    result: T = value
-                    return result
-
-    @contextlib.contextmanager
-    def _killed_on_interrupt(self) -> Iterator[None]:
+        job = cloudpickle.dumps((sys.path, cloudpickle.dumps((function, arguments))))
         try:
-            yield
-        except KeyboardInterrupt:
+            _put(self.process.stdin, job)
+            while True:
+                kind, value = pickle.loads(_get(self.process.stdout))
+                if kind != "said":
+                    break
+                if not heard(value):
+                    _put(self.process.stdin, b"stop")
+        except (EOFError, BrokenPipeError):
+            raise Lost(
+                f"The process that computes ended with code {self.process.wait()} in the middle of a run. It was "
+                f"killed or ran out of memory. Look at its last words above, or give it less to hold."
+            ) from None
+        except BaseException:  # it is still at work, and nobody listens any more
             self.close()
             raise
+        if kind == "failed":
+            error, trace = value
+            error.add_note(trace)
+            raise error
+        result: T = value
+        return result
 
     def close(self) -> None:
         """End it."""
@@ -101,21 +97,31 @@ class Child:
 def call(function: Callable[..., T], *arguments: Any, heard: Callable[[Any], bool] = lambda said: True) -> T:
     """Run ``function(*arguments, say)`` in a process with the settings of a worker and return what it returns.
 
-    ``say(value)`` there calls ``heard(value)`` here and returns whether to go on.
+    ``say(value)`` there calls ``heard(value)`` here and returns whether to go on. Jobs that are asked for at the same
+    time run side by side, each in a process of its own.
     """
-    variables = environment()
-    key = tuple(sorted(variables.items()))
+    child = _idle(environment())
+    try:
+        return child.call(function, arguments, heard)
+    finally:
+        child.busy = False
+
+
+def _idle(variables: dict[str, str]) -> Child:
+    """A process with nothing to do, from now on busy."""
     with _guard:
-        child = _children.get(key)
-        if child is None or not child.alive:
-            child = _children[key] = Child(variables)
-    return child.call(function, arguments, heard)
+        _children[:] = [child for child in _children if child.alive]
+        child = next((c for c in _children if not c.busy and c.variables == variables), None)
+        if child is None:
+            _children.append(child := Child(variables))
+        child.busy = True
+        return child
 
 
 @atexit.register
 def close() -> None:
     """End all such processes."""
-    for child in _children.values():
+    for child in _children:
         child.close()
     _children.clear()
 
@@ -125,35 +131,47 @@ def main() -> None:
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    jobs: queue.Queue[Any] = queue.Queue()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which ends this if need be
+    jobs: queue.Queue[bytes] = queue.Queue()
     stop = threading.Event()
 
     def listen() -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                message = _get(source)
-                if message == "stop":
+                data = _get(source)
+                if data == b"stop":
                     stop.set()
                 else:
-                    jobs.put(message)
+                    jobs.put(data)
         os._exit(0)  # the parent is gone
 
     def say(value: Any) -> bool:
-        _put(sink, ("said", value))
+        _put(sink, cloudpickle.dumps(("said", value)))
         return not stop.is_set()
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        function, arguments = jobs.get()
+        data = jobs.get()
         stop.clear()
+        _put(sink, answer(data, say))
+
+
+def answer(data: bytes, say: Callable[[Any], bool]) -> bytes:
+    """Do a job; what comes of it, ready to be sent."""
+    said: bytes
+    try:
+        path, job = pickle.loads(data)
+        sys.path[:] = dict.fromkeys([*path, *sys.path])  # modules beside the notebook are found here too
+        function, arguments = pickle.loads(job)
+        said = cloudpickle.dumps(("done", function(*arguments, say)))
+    except BaseException as error:
+        trace = "".join(traceback.format_exception(error))
         try:
-            answer = ("done", function(*arguments, say))
-        except BaseException as error:
-            answer = ("failed", (error, "".join(traceback.format_exception(error))))
-        try:
-            _put(sink, answer)
-        except Exception as error:  # what it made cannot be sent
-            _put(sink, ("failed", (TypeError(str(error)), "")))
+            said = cloudpickle.dumps(("failed", (error, trace)))
+            pickle.loads(said)
+        except Exception:  # an error that does not travel
+            said = cloudpickle.dumps(("failed", (RuntimeError(f"{type(error).__name__}: {error}"), trace)))
+    return said
 
 
 if __name__ == "__main__":

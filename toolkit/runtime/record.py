@@ -70,7 +70,7 @@ class Recorder:
         key, peer, worker, clock = task.key, None, None, None
         if isinstance(task, (Send, Chunk)):
             peer = task.dst
-        if task.round is None and len(key) > 2:
+        if task.round is None and len(key) > 2 and key[0] != "welcome":
             worker, clock = key[1], key[2]
         elif isinstance(place, int):
             worker = place

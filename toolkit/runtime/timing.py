@@ -69,7 +69,9 @@ class constant:
 
 @dataclass(frozen=True)
 class lognormal:
-    r"""Log-normal step times: :math:`median \cdot e^{\sigma Z} \cdot speed_w` with Z standard normal.
+    r"""Log-normal step times: :math:`median \cdot e^{\sigma Z} \cdot speed_w`.
+
+    Z is standard normal, drawn anew for each step of each worker.
 
     Parameters
     ----------
@@ -107,7 +109,9 @@ class lognormal:
 
 @dataclass(frozen=True)
 class exponential:
-    r"""Exponential step times: the mean round of BSP over n equal workers is :math:`mean \cdot H_n`.
+    r"""Exponential step times: :math:`-mean \cdot \ln U \cdot speed_w`, U uniform in (0, 1).
+
+    The mean round of BSP over n equal workers is :math:`mean \cdot H_n`, with :math:`H_n = \sum_{i \le n} 1/i`.
 
     Parameters
     ----------
@@ -136,11 +140,14 @@ class exponential:
 
 @dataclass(frozen=True)
 class recorded:
-    """Step times read off a run: step i of a worker takes its i-th recorded time, over and over.
+    """Step times read off a run, over and over.
+
+    Step i of a worker with k recorded times takes that of number i modulo k.
 
     Parameters
     ----------
-    seconds : {worker: list of float [s]}
+    seconds : {worker: list of float [s], > 0}
+        A worker that is not in it is refused when it begins a step.
 
     Examples
     --------
@@ -203,7 +210,9 @@ class slowed:
 
 @dataclass(frozen=True)
 class Link:
-    r"""A link takes :math:`\alpha + m / B` seconds for m bytes; the bytes of several messages follow each other.
+    r"""A link that takes :math:`\alpha + m / B` seconds for m bytes.
+
+    The bytes of several messages follow each other.
 
     Parameters
     ----------

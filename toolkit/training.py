@@ -1,0 +1,254 @@
+"""Training under a strategy, on a cluster or in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from toolkit.core.conditions import Condition
+from toolkit.core.errors import Refused
+from toolkit.core.strategy import Strategy
+from toolkit.prepare import Optimizer, prepare
+from toolkit.problems.problem import Problem
+from toolkit.recording import record
+from toolkit.replaying import replay
+from toolkit.run import Run
+from toolkit.runs import Runs
+from toolkit.runtime import numerics, process
+from toolkit.runtime.drive import Drive
+from toolkit.runtime.outcome import Outcome
+from toolkit.runtime.record import Recorder
+from toolkit.runtime.simulator import Simulator
+from toolkit.started import Started
+from toolkit.trace import Trace
+
+Run._replay = replay  # a record knows no engine
+
+
+def simulate(strategy: Strategy, simulator: Simulator, until: Condition, name: str = "") -> Run:
+    """Run a strategy in virtual time without arrays: thousands of workers, timing only.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        A policy over an exchange, with or without rewrites.
+    simulator : Simulator
+    until : condition
+        :func:`seconds`, :func:`iterations`, :func:`updates`, or several joined by ``|``.
+    name : str, optional
+        In plots and summaries; the strategy's text by default.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> strategy = tk.chain(tk.bsp(), tk.all_reduce(tk.ring))
+    >>> run = tk.simulate(strategy, tk.Simulator(4, step=tk.constant([1, 1, 1, 2])), until=tk.iterations(8))
+    >>> run.summary()["seconds"].item()
+    16.0
+    """
+    checked(strategy, until)
+    cluster = simulator.describe(budget=until.budget)
+    trace = Trace()
+    drive = Drive(strategy, cluster, Recorder(trace), until)
+    simulator.run(drive)
+    outcome = Outcome(trace.rows, drive.log, tally=drive.tally, status=drive.status)
+    words = {"recipe": repr(strategy), "seed": simulator.seed, "options": {"until": repr(until)}}
+    return record(name or repr(strategy), words, outcome, simulator)
+
+
+def train(
+    problem: Problem,
+    strategy: Strategy,
+    *,
+    optimizer: Optimizer,
+    on: Any,
+    until: Condition,
+    seed: int = 0,
+    name: str = "",
+    progress: bool = True,
+    **options: Any,
+) -> Run:
+    """Train a problem under a strategy and wait for the end.
+
+    Parameters
+    ----------
+    problem : Problem
+    strategy : Strategy
+    optimizer : optax.GradientTransformation or str
+        Runs where updates are applied; under local steps, at the worker. A text such as ``"sgd(0.1)"`` is kept in
+        the record.
+    on : Simulator or Dask
+        In virtual time, with the real optimizer; or on a cluster.
+    until : condition
+        :func:`seconds`, :func:`iterations`, :func:`updates`, :func:`epochs`, :func:`reaches`, or several joined by
+        ``|``.
+    seed : int, >= 0
+        Of the initial parameters, the order of rows and every other draw.
+    name : str, optional
+        In plots and summaries.
+    progress : bool
+        Whether to show how far the run has come.
+    **options
+        outer : optimizer, default ``"sgd(1.0)"``
+            Applies the averaged drift of local steps; the default is plain averaging.
+        clock : {"updates", "samples"}, default "updates"
+            What learning-rate schedules count: merges, or rows.
+        scaling : {"one", "mean"}, default "one"
+            Whether each merge is a full step, or one in proportion to the part of the workers whose updates it holds.
+        state : {"averaged", "local"}, default "averaged"
+            Batch-norm statistics travel and are averaged with the updates, or stay at each worker and are averaged
+            when evaluated.
+        deal : {"global", "shards"} or way, default "global"
+            One order of all rows per epoch for everybody; or rows distributed over the workers first, in equal random
+            shares or by :func:`shuffled`, :func:`contiguous`, :func:`by_label`, :func:`dirichlet`, :func:`full_copy`,
+            :func:`by_speed`.
+        correction : Correction, optional
+            :func:`scale_by_staleness`, :func:`delay_compensation` or :func:`elastic`, on each update before the mean.
+        on_loss : {"stop", "continue"}, default "stop"
+            When a worker is lost.
+        evaluate : condition, default ``epochs(1)``
+            How often to measure; the initial and the final model are measured in any case.
+
+    Returns
+    -------
+    Run
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> run = tk.train(tk.problems.quadratic(), tk.chain(tk.bsp(), tk.all_reduce(tk.ring)), optimizer="sgd(0.1)",
+    ...                on=tk.Simulator(2), until=tk.updates(5), progress=False)
+    >>> run.summary()["updates"].item()  # five merges, each of two updates
+    10
+    """
+    return start(
+        problem, strategy, optimizer=optimizer, on=on, until=until, seed=seed, name=name, progress=progress, **options
+    ).wait()
+
+
+def compare(
+    strategies: Mapping[str, Strategy],
+    problem: Problem,
+    *,
+    optimizer: Optimizer,
+    on: Any,
+    until: Condition,
+    seed: int = 0,
+    **options: Any,
+) -> Runs:
+    """Train one problem under several strategies, one after the other, on one cluster.
+
+    Parameters
+    ----------
+    strategies : {name: Strategy}
+    problem, optimizer, on, until, seed
+        As in :func:`train`.
+    **options
+        `progress` and all options of :func:`train`.
+
+    Returns
+    -------
+    Runs
+        If a run fails, the error says which, and its `runs` holds those that ended before.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> server = tk.parameter_server()
+    >>> runs = tk.compare({"BSP": tk.chain(tk.bsp(), server), "ASP": tk.chain(tk.asp(), server)},
+    ...                   tk.problems.quadratic(), optimizer="sgd(0.1)", on=tk.Simulator(2), until=tk.updates(4),
+    ...                   progress=False)
+    >>> list(runs)
+    ['BSP', 'ASP']
+    """
+    if not strategies:
+        raise Refused(
+            "compare was given no strategy. There is nothing to run. Give a mapping such as "
+            "{'BSP': chain(bsp(), all_reduce(ring))}."
+        )
+    ended: dict[str, Run] = {}
+    with on.kept() if hasattr(on, "kept") else contextlib.nullcontext(on) as ready:
+        for name, strategy in strategies.items():
+            try:
+                ended[name] = train(
+                    problem, strategy, optimizer=optimizer, on=ready, until=until, seed=seed, name=name, **options
+                )
+            except Exception as error:
+                error.add_note(f"This happened in the run {name!r}; the runs before it are kept in the error's `runs`.")
+                error.runs = Runs(ended)  # type: ignore[attr-defined]
+                raise
+    return Runs(ended)
+
+
+def start(
+    problem: Problem,
+    strategy: Strategy,
+    *,
+    optimizer: Optimizer,
+    on: Any,
+    until: Condition,
+    seed: int = 0,
+    name: str = "",
+    progress: bool = False,
+    **options: Any,
+) -> Started:
+    """Start a run and return at once.
+
+    Parameters
+    ----------
+    problem, strategy, optimizer, on, until, seed, name
+        As in :func:`train`.
+    progress : bool
+        Whether to show how far the run has come; here not by default.
+    **options
+        All options of :func:`train`.
+
+    Returns
+    -------
+    Started
+        With ``wait()``, ``stop()`` and ``progress``.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> started = tk.start(tk.problems.quadratic(), tk.chain(tk.asp(), tk.parameter_server()), optimizer="sgd(0.01)",
+    ...                    on=tk.Simulator(2), until=tk.seconds(1e6))
+    >>> started.stop()
+    >>> started.wait().status
+    'stopped'
+    """
+    checked(strategy, until)
+    if not hasattr(on, "describe") or isinstance(on, type):
+        raise Refused(
+            f"on={on!r} is no cluster. A run needs one, real or in virtual time. Use Simulator(4) or Dask(workers=4)."
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise Refused(f"seed={seed!r} is no seed. Draws are keyed by 64 bits. Give a whole number from 0 to 2**64 - 1.")
+    granted = {"budget": until.budget} if isinstance(on, Simulator) else {}  # to workers that join later, too
+    recipe = prepare(problem, strategy, on.describe(seed=seed, **granted), until, optimizer=optimizer, **options)
+    title = name or repr(strategy)
+    if isinstance(on, Simulator):
+        launch = partial(process.call, numerics.run, recipe.strategy, recipe.setup, on, until)
+        return Started(title, recipe, on, launch, progress)
+    return on.start(title, recipe, partial(record, title, recipe.words), progress)  # type: ignore[no-any-return]
+
+
+def checked(strategy: Strategy, until: Condition) -> None:
+    """Refuse what is not a strategy with an exchange, or no condition."""
+    if not isinstance(strategy, Strategy):
+        raise Refused(
+            f"{strategy!r} is not a strategy. A run needs a policy over an exchange. Write chain(bsp(), "
+            f"all_reduce(ring))."
+        )
+    if not isinstance(until, Condition):
+        raise Refused(
+            f"until={until!r} is no condition. A run must know when to end. Use seconds(60), epochs(3), or another."
+        )
+    kinds = [layer.kind for layer in strategy.layers or (strategy,)]
+    if kinds.count("policy") != 1 or kinds.count("exchange") != 1 or kinds.index("policy") > kinds.index("exchange"):
+        raise Refused(
+            f"{strategy!r} is made of {', '.join(kinds)}. A run needs one policy above one exchange. Write for example "
+            f"chain(ssp(3), parameter_server(2))."
+        )
