@@ -37,7 +37,7 @@ LAYERS: dict[str, tuple[str, str]] = {
     "progress": ("", "tqdm"),
     "prepare": ("core rewrites kernels data problems place", "jax optax"),
     "training": ("core kernels problems prepare place runtime trace run runs progress", "numpy pandas"),
-    "plots": ("+ metrics run runs", "seaborn matplotlib pandas numpy"),
+    "plots": ("+ intervals metrics run runs", "seaborn matplotlib pandas numpy"),
 }
 # Packages that are shown as ``tk.models``, ``tk.plots``, ``tk.problems``: their package files import what these hold.
 NAMESPACES = {"models", "plots", "problems"}

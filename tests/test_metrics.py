@@ -60,7 +60,7 @@ def test_a_dropped_update_waits_until_its_worker_goes_on() -> None:
     run = run_of(trace)
     assert metrics.waiting(run).to_dict() == {0: 0.0, 1: 0.5}
     assert metrics.dropped(run).to_dict() == {0: 0, 1: 1}
-    assert metrics.staleness(run)["worker"].tolist() == [0, 0]
+    assert metrics.staleness(run)[["round", "workers"]].to_numpy().tolist() == [[0, 1], [1, 1]]
 
 
 def test_a_merge_that_a_worker_does_not_wait_for_is_no_negative_wait() -> None:
@@ -81,7 +81,7 @@ def test_staleness_counts_merges_before_and_after_an_update_was_ready() -> None:
     last = compute(trace, 2, 1, 0.0, 3.0, stale=2)  # two merges were issued while it computed
     merge(trace, 2, (0, 2), 3.0, 3.1, last)
     ages = metrics.staleness(run_of(trace))
-    assert ages[["round", "worker", "stale"]].to_numpy().tolist() == [[0, 1, 0], [1, 1, 0], [2, 0, 2], [2, 2, 2]]
+    assert ages[["round", "workers", "stale", "stale_max"]].to_numpy().tolist() == [[0, 1, 0, 0], [1, 1, 0, 0], [2, 2, 2, 2]]
     assert early < other  # worker 0 lay ready during both merges
 
 
@@ -114,9 +114,9 @@ def test_throughput_counts_merged_updates_and_their_rows() -> None:
     run = bsp((1.0, 2.0), rounds=4, cost=0.0)
     counts = metrics.throughput(run)
     assert counts.loc["all"].to_dict() == {
-        "updates": 8, "samples": 64, "updates_per_second": 1.0, "samples_per_second": 8.0,
+        "iterations": 8, "samples": 64, "iterations_per_second": 1.0, "samples_per_second": 8.0,
     }  # fmt: skip
-    assert counts.loc[[0, 1], "updates"].tolist() == [4, 4]
+    assert counts.loc[[0, 1], "iterations"].tolist() == [4, 4]
 
 
 def test_samples_are_those_of_the_ready_row_or_of_its_steps() -> None:
@@ -194,5 +194,5 @@ def test_an_empty_trace_has_empty_metrics() -> None:
     assert seconds(run) == 0.0
     for frame in (iterations(run), metrics.waiting(run), metrics.staleness(run), metrics.timeline(run)):
         assert len(frame) == 0
-    assert metrics.throughput(run)["updates"].to_dict() == {"all": 0}
+    assert metrics.throughput(run)["iterations"].to_dict() == {"all": 0}
     assert len(metrics.traffic(run)) == len(metrics.phases(run)) == 0

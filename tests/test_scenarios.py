@@ -46,8 +46,6 @@ def regression():
         yield tk.problem(Regression, half_square, train=(X, Y[:, None]), test=(X, Y[:, None]), batch=8)
 
 
-
-
 def tickets_of_rounds(run):
     """For each merge, the positions of all rows behind it."""
     tickets = {task.key[1:3]: task.tickets for task in run.tasks(Compute)}
@@ -144,15 +142,16 @@ def test_without_a_bound_ssp_is_asp(perform):
 
 
 @pytest.mark.parametrize("exchange", ["all_reduce(ring)", "parameter_server(2)"])
-@pytest.mark.parametrize(("optimizer", "rounds"), [("sgd(0.1)", 50), ("sgd(0.02, momentum=0.9)", 20)])
-def test_one_local_step_is_bsp(perform, exchange, optimizer, rounds):
-    """Momentum is linear, so that averaging drifts averages the states too; with plain SGD nothing is left to average."""
-    problem = tk.problems.logistic(dim=8, rows=512, batch=8)
-    runs = [
-        perform(problem, f"chain(bsp(), {exchange}{more})", until=tk.updates(rounds), optimizer=optimizer).model()
-        for more in ("", ", local_steps(1)")
-    ]
-    np.testing.assert_allclose(runs[1], runs[0], rtol=0, atol=1e-7 * (1 if rounds == 50 else 10))
+@pytest.mark.parametrize("optimizer", ["sgd(0.1)", "sgd(0.02, momentum=0.9)"])
+def test_one_local_step_is_bsp(perform, exchange, optimizer):
+    """Momentum is linear, so that the mean of the workers' own states is the state of the mean."""
+    with jax.enable_x64(True):
+        problem = tk.problems.logistic(dim=8, rows=512, batch=8)
+        one, two = (
+            perform(problem, f"chain(bsp(), {exchange}{more})", until=tk.updates(50), optimizer=optimizer).model()
+            for more in ("", ", local_steps(1)")
+        )
+    np.testing.assert_allclose(two, one, rtol=0, atol=1e-7)
 
 
 def test_until_a_switch_the_first_policy_rules(perform):

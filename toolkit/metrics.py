@@ -22,8 +22,8 @@ Two workers meet after every step, and worker 1 is twice as slow: worker 0 waits
 >>> run = SimpleNamespace(trace=trace.frame())
 >>> waiting(run).to_dict()                                          # the last wait of a run is not counted
 {0: 1.0, 1: 0.0}
->>> throughput(run).loc["all", ["updates", "samples_per_second"]].to_dict()
-{'updates': 4.0, 'samples_per_second': 8.0}
+>>> throughput(run).loc["all", ["iterations", "samples_per_second"]].to_dict()
+{'iterations': 4.0, 'samples_per_second': 8.0}
 >>> phases(run).loc[0].to_dict()                                    # here it is
 {'compute': 2.0, 'send': 0.0, 'apply': 0.0, 'wait': 2.0}
 """
@@ -72,7 +72,7 @@ def waiting(run: Recorded) -> pd.Series[float]:
 
 
 def staleness(run: Recorded) -> pd.DataFrame:
-    """How old each merged update was.
+    """How old the updates of each merge were.
 
     Parameters
     ----------
@@ -81,9 +81,10 @@ def staleness(run: Recorded) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row per merged update, by time: `round`, `worker`, `clock`, `stale` [merges], `samples` [rows], `time` [s].
-        `stale` counts the merges issued between the worker's read of the parameters and the merge of its update:
-        those its ready row reports, and those issued while the update lay there. 0 is a fresh update.
+        One row per merge, by time: `round`; `time` [s]; `workers`, how many updates it took in; `stale` and `stale_max`
+        [merges], their mean and largest age; `samples` [rows]. The age of an update counts the merges issued between
+        the worker's read of the parameters and the merge of its update: those its ready row reports, and those issued
+        while the update lay there. 0 is a fresh update.
 
     Examples
     --------
@@ -91,14 +92,20 @@ def staleness(run: Recorded) -> pd.DataFrame:
     >>> cluster = tk.Simulator(2, step=tk.constant([1.0, 2.0]))
     >>> run = tk.simulate(tk.chain(tk.ssp(1), tk.parameter_server()), cluster, until=tk.iterations(3), name="SSP")
     >>> tk.metrics.staleness(run).head(3)
-       round  worker  clock  stale  samples  time
-    0      0       0      1      0        1   1.0
-    1      1       1      1      1        1   2.0
-    2      2       0      2      1        1   2.0
+       round  time  workers  stale  stale_max  samples
+    0      0   1.0        1    0.0          0        1
+    1      1   2.0        1    1.0          1        1
+    2      2   2.0        1    1.0          1        1
     """
-    frame = iterations(run).dropna(subset="committed").rename(columns={"committed": "time"})
-    names = ["round", "worker", "clock", "stale", "samples", "time"]
-    return frame.sort_values(["time", "round", "worker"])[names].reset_index(drop=True)
+    merged = iterations(run).dropna(subset="committed").rename(columns={"committed": "time"})
+    frame = merged.groupby("round", as_index=False).agg(
+        time=("time", "max"),
+        workers=("worker", "size"),
+        stale=("stale", "mean"),
+        stale_max=("stale", "max"),
+        samples=("samples", "sum"),
+    )
+    return frame.sort_values(["time", "round"]).reset_index(drop=True)
 
 
 def dropped(run: Recorded) -> pd.Series[int]:
@@ -159,7 +166,7 @@ def traffic(run: Recorded) -> pd.DataFrame:
 
 
 def throughput(run: Recorded) -> pd.DataFrame:
-    r"""Merged updates and rows, in all and per second.
+    r"""Iterations whose updates were merged, and their rows, in all and per second.
 
     n of them in a run of length T [s] are :math:`n / T` per second.
 
@@ -170,7 +177,7 @@ def throughput(run: Recorded) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        By worker, and ``"all"`` in the first row: `updates`, `samples` [rows], `updates_per_second` [1/s],
+        By worker, and ``"all"`` in the first row: `iterations`, `samples` [rows], `iterations_per_second` [1/s],
         `samples_per_second` [rows/s]. Rates of a run without length are NaN.
 
     Examples
@@ -178,17 +185,17 @@ def throughput(run: Recorded) -> pd.DataFrame:
     >>> import toolkit as tk
     >>> cluster = tk.Simulator(2, step=tk.constant([1.0, 2.0]))
     >>> run = tk.simulate(tk.chain(tk.bsp(), tk.parameter_server()), cluster, until=tk.iterations(3), name="BSP")
-    >>> tk.metrics.throughput(run)[["updates", "updates_per_second"]]
-            updates  updates_per_second
+    >>> tk.metrics.throughput(run)[["iterations", "iterations_per_second"]]
+            iterations  iterations_per_second
     worker
-    all           6                 1.0
-    0             3                 0.5
-    1             3                 0.5
+    all              6                    1.0
+    0                3                    0.5
+    1                3                    0.5
     """
-    merged, length = staleness(run), seconds(run)
-    by = by_worker(run, merged.groupby("worker").agg(updates=("stale", "size"), samples=("samples", "sum")))
+    merged, length = iterations(run).dropna(subset="committed"), seconds(run)
+    by = by_worker(run, merged.groupby("worker").agg(iterations=("stale", "size"), samples=("samples", "sum")))
     frame = pd.concat([by.sum().to_frame("all").T, by]).rename_axis("worker")
-    for name in ("updates", "samples"):
+    for name in ("iterations", "samples"):
         frame[f"{name}_per_second"] = frame[name] / length if length else np.nan
     return frame
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from flax import nnx
 
 from toolkit.kernels.vector import Vector
 from toolkit.place import Setup
@@ -60,7 +61,7 @@ def named_params(setup: Setup, outcome: Outcome) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for block, learned, rest in zip(vector.blocks, params, states, strict=True):
         for tree in (learned, rest):
-            fill(named.setdefault(block.name, {}), tree.to_pure_dict() if hasattr(tree, "to_pure_dict") else {})
+            fill(named.setdefault(block.name, {}), nnx.to_pure_dict(tree) if isinstance(tree, nnx.State) else {})
     return named
 
 

@@ -128,21 +128,23 @@ class Run:
 
     def facts(self, target: Target | tuple[str, float] | None = None) -> dict[str, Any]:
         """The row of :meth:`summary` as a mapping."""
-        counts, ages = measure.throughput(self), measure.staleness(self)["stale"]
-        total, each = counts.loc["all"].to_dict(), counts["updates"].iloc[1:]
+        counts, merges, length = measure.throughput(self), measure.staleness(self), seconds(self)
+        total, each = counts.loc["all"].to_dict(), counts["iterations"].iloc[1:]
         values = self.metrics.sort_values("time", kind="stable").groupby("name")["value"].last()
         last = {str(name): float(value) for name, value in values.items()}
         row: dict[str, Any] = {"strategy": self.name, "seconds": seconds(self)}
-        row |= {"updates": int(total["updates"]), "samples": int(total["samples"])}
+        row |= {"updates": len(merges), "iterations": int(total["iterations"]), "samples": int(total["samples"])}
         row |= {"loss": last.pop("loss", np.nan), "accuracy": last.pop("accuracy", np.nan)} | last
         if target is not None:
             metric, value = target if isinstance(target, tuple) else (target.metric, target.value)
             row["to_target"] = measure.time_to(self, metric, value)
         row |= {"waiting": float(measure.waiting(self).sum())}
-        row |= {"stale_mean": float(ages.mean()), "stale_max": float(ages.max())}
+        stale = np.average(merges["stale"], weights=merges["workers"]) if len(merges) else np.nan
+        row |= {"stale_mean": float(stale), "stale_max": float(merges["stale_max"].max())}
         row |= {"sent": float(measure.traffic(self)["sent"].sum()), "dropped": int(measure.dropped(self).sum())}
         row |= {"unheard": ", ".join(str(worker) for worker in each.index[each == 0])}
-        row |= {name: total[name] for name in ("updates_per_second", "samples_per_second")}
+        row |= {"updates_per_second": len(merges) / length if length else np.nan}
+        row |= {name: total[name] for name in ("iterations_per_second", "samples_per_second")}
         return row | {"compile_seconds": self.compile_seconds, "measured": self.measured, "status": self.status}
 
     def replay(self, **options: Any) -> Run:

@@ -64,9 +64,10 @@ class Runs(Mapping[str, Run]):
         Returns
         -------
         DataFrame
-            `strategy`; `seconds` [s]; `updates` merged; `samples` [rows]; last `loss`, `accuracy` and other metrics;
+            `strategy`; `seconds` [s]; `updates`, the merges; `iterations` of workers that they took in; `samples` [rows]; last `loss`, `accuracy` and other metrics;
             `waiting` [s], of all workers; `stale_mean` and `stale_max` [merges]; `sent` [byte]; `dropped` updates;
-            `unheard`, the workers none of whose updates was merged; `updates_per_second`, `samples_per_second`;
+            `unheard`, the workers none of whose updates was merged; `updates_per_second`, `iterations_per_second`,
+            `samples_per_second`;
             `compile_seconds` [s], not part of `seconds`; `measured` (False: virtual time); `status`; `comparable`,
             ``"yes"`` or in what the run differs from the first beside its strategy.
         """

@@ -120,8 +120,8 @@ def train(
     >>> import toolkit as tk
     >>> run = tk.train(tk.problems.quadratic(), tk.chain(tk.bsp(), tk.all_reduce(tk.ring)), optimizer="sgd(0.1)",
     ...                on=tk.Simulator(2), until=tk.updates(5), progress=False)
-    >>> run.summary()["updates"].item()  # five merges, each of two updates
-    10
+    >>> run.summary()[["updates", "iterations"]].values.tolist()  # five merges, each of two workers
+    [[5, 10]]
     """
     return start(
         problem, strategy, optimizer=optimizer, on=on, until=until, seed=seed, name=name, progress=progress, **options

@@ -26,12 +26,19 @@ def start(problem, strategy, on, on_loss="continue", updates=60):
     )
 
 
+def under_way(started) -> None:
+    """Wait for the first merges."""
+    late = time.monotonic() + 60
+    while started.tally.updates < 3 and started.status != "ended" and time.monotonic() < late:
+        time.sleep(0.02)
+    if started.tally.updates < 3:
+        started.wait(0.5)
+        raise AssertionError(started.progress)
+
+
 def kill(started, on, host) -> None:
     """SIGKILL the process of a host once the run is under way."""
-    late = time.monotonic() + 60
-    while started.tally.updates < 3 and time.monotonic() < late:
-        time.sleep(0.02)
-    assert started.tally.updates >= 3, started.progress
+    under_way(started)
     cards = on.client.run(card, on_error="ignore").values()
     os.kill(next(c["pid"] for c in cards if c["address"] == started.hosts[host]), signal.SIGKILL)
 
@@ -71,9 +78,7 @@ def test_without_its_coordinator_a_run_ends(on, convolution):
 
 def test_a_retired_worker_is_a_lost_one(on, convolution):
     started = start(convolution, RING, replace(on, workers=3), updates=200)
-    late = time.monotonic() + 60
-    while started.tally.updates < 3 and time.monotonic() < late:
-        time.sleep(0.02)
+    under_way(started)
     cards = on.client.run(card, on_error="ignore").items()
     on.client.retire_workers([address for address, c in cards if c["address"] == started.hosts[2]])
     run = started.wait(60)

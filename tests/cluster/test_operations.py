@@ -90,9 +90,7 @@ def test_everything_is_done_whatever_comes_first(strategy, seed, together):
     letters = {h: [] for h in net.ops}
     for batch in batches:
         for host in net.ops:
-            mine = [
-                t for t in batch if not isinstance(t, Join) and host in {where.get(p, p) for p in concerned(t)[0]}
-            ]
+            mine = [t for t in batch if not isinstance(t, Join) and host in {where.get(p, p) for p in concerned(t)[0]}]
             if mine:
                 letters[host].append(mine)
     order = [host for host, mine in letters.items() for _ in mine]

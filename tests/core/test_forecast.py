@@ -49,7 +49,8 @@ def test_250_random_instances_against_exhaustive_search(ties):
     for _ in range(250):
         n, r = draw.randint(1, 5), draw.randint(1, 5)
         forecasts = {
-            w: sorted(draw.randint(0, 9) if ties else draw.uniform(0, 9) for _ in range(draw.randint(1, r))) for w in range(n)
+            w: sorted(draw.randint(0, 9) if ties else draw.uniform(0, 9) for _ in range(draw.randint(1, r)))
+            for w in range(n)
         }
         chosen = zipline(forecasts)
         best, end = exhaustive(forecasts)
@@ -80,7 +81,9 @@ def test_the_published_instance_of_a_thousand_workers():
     assert spread(forecasts, zipline(forecasts)) == 1403
 
 
-@pytest.mark.parametrize("forecasts", [{0: []}, {0: [1.0], 1: []}, {0: [2.0, 1.0]}, {0: [math.nan]}, {0: [1.0, math.inf]}])
+@pytest.mark.parametrize(
+    "forecasts", [{0: []}, {0: [1.0], 1: []}, {0: [2.0, 1.0]}, {0: [math.nan]}, {0: [1.0, math.inf]}]
+)
 def test_forecasts_that_cannot_be_are_refused(forecasts):
     with pytest.raises(ValueError, match=r"^Worker \d has .+\. Each worker needs .+\. Predict .+\.$"):
         zipline(forecasts)
@@ -106,5 +109,7 @@ def test_the_extra_iterations_are_those_of_the_closest_pair_of_pushes(fast, slow
 
 
 def test_without_two_pushes_of_each_nothing_is_granted():
-    assert best_extra((1.0, 2.0), (3.0,), 5) == best_extra((), (3.0, 6.0), 5) == best_extra((1.0, 2.0), (3.0, 6.0), 0) == 0
+    assert (
+        best_extra((1.0, 2.0), (3.0,), 5) == best_extra((), (3.0, 6.0), 5) == best_extra((1.0, 2.0), (3.0, 6.0), 0) == 0
+    )
     assert best_extra((3.0, 4.0), (3.0, 6.0), 5) == 5

@@ -20,9 +20,11 @@ NET = Layout(
         Piece("head/b", 1, "head"),
     )
 )
-layouts = st.lists(
-    st.tuples(st.integers(0, 40), st.sampled_from("abcd"), st.booleans()), min_size=1, max_size=8
-).map(lambda rows: Layout(tuple(Piece(str(i), n, block, on) for i, (n, block, on) in enumerate(sorted(rows, key=lambda r: r[1])))))
+layouts = st.lists(st.tuples(st.integers(0, 40), st.sampled_from("abcd"), st.booleans()), min_size=1, max_size=8).map(
+    lambda rows: Layout(
+        tuple(Piece(str(i), n, block, on) for i, (n, block, on) in enumerate(sorted(rows, key=lambda r: r[1])))
+    )
+)
 
 
 def covers(spans, whole) -> bool:

@@ -56,7 +56,9 @@ def sample(cls: type):
 
 
 def test_the_vocabulary_is_complete():
-    assert {"Joined", "Done", "Ready", "Release", "Compute", "Stage", "Chunk", "Join", "Ticket"} <= {c.__name__ for c in CLASSES}
+    assert {"Joined", "Done", "Ready", "Release", "Compute", "Stage", "Chunk", "Join", "Ticket"} <= {
+        c.__name__ for c in CLASSES
+    }
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

@@ -39,7 +39,9 @@ simple = st.one_of(
     st.builds(asp),
     st.builds(backup, st.integers(0, 9)),
     st.builds(ssp, st.one_of(st.integers(0, 99), st.just(math.inf))),
-    st.builds(lambda low, more, capped: dssp(low, low + more, capped), st.integers(0, 9), st.integers(0, 9), st.booleans()),
+    st.builds(
+        lambda low, more, capped: dssp(low, low + more, capped), st.integers(0, 9), st.integers(0, 9), st.booleans()
+    ),
     st.builds(elastic_bsp, count),
 )
 conditions = st.recursive(
@@ -53,7 +55,9 @@ conditions = st.recursive(
     lambda inner: st.builds(lambda a, b: a | b, inner, inner),
     max_leaves=4,
 )
-policies = st.recursive(simple, lambda inner: st.builds(switch, st.one_of(count, conditions), inner, inner), max_leaves=3)
+policies = st.recursive(
+    simple, lambda inner: st.builds(switch, st.one_of(count, conditions), inner, inner), max_leaves=3
+)
 edges = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5)
 exchanges = st.one_of(
     st.builds(parameter_server, count, st.sampled_from(["collocated", "separate"])),
@@ -151,7 +155,9 @@ def test_wrong_arguments_are_errors_of_the_caller(source):
         parse(source)
 
 
-@pytest.mark.parametrize("source", ["ssp(-1)", "dssp(4, 2)", "compress(top_k(2.0))", "parameter_server(0)", "seconds(-3)"])
+@pytest.mark.parametrize(
+    "source", ["ssp(-1)", "dssp(4, 2)", "compress(top_k(2.0))", "parameter_server(0)", "seconds(-3)"]
+)
 def test_values_are_checked_as_in_a_call(source):
     with pytest.raises(ValueError):
         parse(source)

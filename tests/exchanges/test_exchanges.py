@@ -157,7 +157,8 @@ def test_servers_hold_the_model_in_shards_and_workers_pull_and_push_all_of_it():
 def test_where_shards_live():
     cluster = Cluster((0, 1))
     beside, apart = (
-        hosts(Cluster((0, 1), homes=parameter_server(3, place).places(cluster, {}))) for place in ("collocated", "separate")
+        hosts(Cluster((0, 1), homes=parameter_server(3, place).places(cluster, {})))
+        for place in ("collocated", "separate")
     )
     assert beside == {0: 0, 1: 1, "s0": 0, "s1": 1, "s2": 0}
     assert apart == {0: 0, 1: 1, "s0": "s0", "s1": "s1", "s2": "s2"}

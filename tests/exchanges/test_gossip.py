@@ -117,7 +117,9 @@ class Numbers:
                 return self.value[place]
             case Mix(sources=sources, weights=weights):
                 known = {**self.inbox[place], place: self.value[place]}
-                return sum(known[v] * Fraction(w).limit_denominator(1000) for v, w in zip(sources, weights, strict=True))
+                return sum(
+                    known[v] * Fraction(w).limit_denominator(1000) for v, w in zip(sources, weights, strict=True)
+                )
         return None
 
     def write(self, place, task, value):

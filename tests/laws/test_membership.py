@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -14,13 +15,15 @@ from toolkit.exchanges.all_reduce import all_reduce
 from toolkit.exchanges.gossip import gossip
 from toolkit.exchanges.parameter_server import parameter_server
 from toolkit.exchanges.schedules import halving_doubling, ring, tree
-from toolkit.exchanges.topologies import random_peer, ring_neighbours
+from toolkit.exchanges.topologies import complete_neighbours, random_peer, ring_neighbours
 from toolkit.policies.asp import asp
 from toolkit.policies.backup import backup
 from toolkit.policies.bsp import bsp
 from toolkit.policies.dssp import dssp
 from toolkit.policies.elastic_bsp import elastic_bsp
 from toolkit.policies.ssp import ssp
+from toolkit.policies.switch import switch
+from toolkit.rewrites.pipeline import pipeline
 from toolkit.runtime.timing import Link, lognormal
 
 BUDGET = 5
@@ -112,6 +115,55 @@ def test_a_newcomer_receives_the_model_it_joins(simulate, ledger, strategy):
         run = simulate(strategy, 3, budget=BUDGET, joins=[(moment, 3)], data=books, **FIELDS)
         assert run.count("compute") == dict.fromkeys(range(4), BUDGET)
         assert all(books.model[worker] == books.model[0] for worker in range(4)), moment
+
+
+CHURNED = [
+    *REPLICATED[:1],
+    *REPLICATED[3:],
+    chain(ssp(1), all_gather()),
+    chain(elastic_bsp(3), all_gather()),
+    chain(elastic_bsp(3), parameter_server(2)),
+    chain(switch(4, bsp(), asp()), all_gather()),
+    chain(asp(), gossip(random_peer)),
+    chain(backup(1), gossip(complete_neighbours)),
+    chain(bsp(), all_reduce(ring), pipeline(2, 2)),
+    chain(asp(), gossip(random_peer), pipeline(2, 2)),
+]
+
+
+def churn(seed: int) -> dict:
+    """Some joins, and leaves of some but not all; often the first host of a newcomer leaves while it sends."""
+    draw = random.Random(seed)
+    workers = draw.randint(2, 5)
+    joins = [(draw.uniform(0, 3), workers + i) for i in range(draw.randint(0, 3))]
+    everyone = workers + len(joins)
+    gone = draw.sample(range(everyone), draw.randint(0, everyone - 1))
+    leaves = [(draw.uniform(3, 7), worker) for worker in gone]
+    if joins and 0 not in gone and len(gone) < everyone - 1 and draw.random() < 0.5:
+        leaves.append((joins[0][0] + 0.03, 0))
+    return {"workers": workers, "joins": joins, "leaves": leaves, "seed": seed, "step": lognormal(1.0, 0.4)}
+
+
+@pytest.mark.parametrize("strategy", CHURNED, ids=repr)
+def test_whoever_comes_and_goes_the_others_finish_with_equal_models(simulate, ledger, strategy):
+    replicated = not any(word in repr(strategy) for word in ("gossip", "server", "pipeline"))
+    for seed in range(45, 75):
+        books, fields = ledger(), {**FIELDS, "link": Link(0.01, 5e3), **churn(seed)}
+        run = simulate(strategy, budget=BUDGET, data=books, **fields)
+        left = set(range(fields["workers"] + len(fields["joins"]))) - {worker for _, worker in fields["leaves"]}
+        assert left <= set(run.count("finished")), seed
+        for worker in left:
+            taken = [entry for _, group, clocks in books.merges[worker] for entry in zip(group, clocks, strict=True)]
+            assert len(taken) == len(set(taken)), seed
+        if replicated:
+            assert len({frozenset(books.model[worker].items()) for worker in left}) == 1, seed
+
+
+def test_a_newcomer_whose_host_leaves_asks_another(simulate):
+    fields = {**FIELDS, "link": Link(0.01, 1e3)}
+    run = simulate(chain(asp(), all_gather()), 3, budget=3, joins=[(1.6, 3)], leaves=[(1.7, 0)], **fields)
+    assert run.of("send").loc[lambda f: f["key"].str.startswith("welcome"), "key"].tolist() == ["welcome:3:1"]
+    assert run.count("finished") == {1: 1, 2: 1, 3: 1}
 
 
 def test_after_a_repaired_merge_updates_are_fresh_again(simulate):

@@ -17,7 +17,13 @@ from toolkit.policies.dssp import dssp
 from toolkit.policies.ssp import ssp
 from toolkit.runtime.timing import Link, constant, lognormal
 
-UNEVEN = {"step": lognormal(1.0, 0.3, speeds=[1, 1.2, 1.7, 4]), "link": Link(0.01, 1e5), "nbytes": 400, "seed": 12}
+UNEVEN = {
+    "until": seconds(150),
+    "step": lognormal(1.0, 0.3, speeds=[1, 1.2, 1.7, 4]),
+    "link": Link(0.01, 1e5),
+    "nbytes": 400,
+    "seed": 12,
+}
 
 
 def leading(policy, leads):
@@ -44,9 +50,9 @@ def leading(policy, leads):
     return replace(policy, init=init, step=step)
 
 
-def most(simulate, policy, exchange=None, until=seconds(150), **fields) -> int:
+def most(simulate, policy, exchange=None, **fields) -> int:
     leads: list[int] = []
-    simulate(chain(leading(policy, leads), exchange or parameter_server()), 4, until=until, **{**UNEVEN, **fields})
+    simulate(chain(leading(policy, leads), exchange or parameter_server()), 4, **{**UNEVEN, **fields})
     return max(leads)
 
 

@@ -88,7 +88,7 @@ def test_units_are_on_the_axes(runs: Runs, plot: Callable[..., Axes], labels: tu
 
 
 @pytest.mark.parametrize(
-    ("against", "last"), [("seconds", (6.0, 10.0)), ("updates", (8.0, 8.0)), ("samples", (64.0, 64.0))]
+    ("against", "last"), [("seconds", (6.0, 10.0)), ("updates", (4.0, 4.0)), ("samples", (64.0, 64.0))]
 )
 def test_a_metric_against_its_cost(runs: Runs, against: str, last: tuple[float, float]) -> None:
     lines = [line for line in loss(runs, against=against).lines if len(line.get_xdata())]  # type: ignore[arg-type]

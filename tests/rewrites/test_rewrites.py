@@ -130,7 +130,9 @@ def test_adacomm_takes_fewer_steps_as_the_loss_falls():
     assert steps == [16, 16, 8, 4, 1, 16]
 
 
-@pytest.mark.parametrize("make", [lambda: local_steps(0), lambda: local_steps(-1), lambda: local_steps(1.5), lambda: adacomm(0)])
+@pytest.mark.parametrize(
+    "make", [lambda: local_steps(0), lambda: local_steps(-1), lambda: local_steps(1.5), lambda: adacomm(0)]
+)
 def test_steps_are_whole(make):
     with pytest.raises(Refused, match=r"\. .+\. .+\.$"):
         make()
@@ -139,7 +141,9 @@ def test_steps_are_whole(make):
 # -- forward passes only ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("exchange", [parameter_server(2), all_reduce(ring), all_gather(), gossip(ring_neighbours)], ids=repr)
+@pytest.mark.parametrize(
+    "exchange", [parameter_server(2), all_reduce(ring), all_gather(), gossip(ring_neighbours)], ids=repr
+)
 def test_forward_passes_send_and_apply_no_update(simulate, exchange):
     run = simulate(chain(bsp(), exchange, forward_only()), 3, budget=4, **FIELDS)
     assert run.of("apply", "mix", "reduce", "hop").empty
@@ -174,7 +178,9 @@ def test_evaluation_reads_all_places_at_one_version_and_takes_no_time(simulate, 
     plain = simulate(chain(*layers), 3, budget=6, **fields)
     run = simulate(chain(*layers, evaluation(updates(2))), 3, budget=6, data=Constant(), **fields)
     frame = run.frame[run.frame["kind"] != "measured"]
-    looks = frame[(frame["kind"] == "evaluate") & (frame["round"] < frame["round"].max())]  # the run ends within the last
+    looks = frame[
+        (frame["kind"] == "evaluate") & (frame["round"] < frame["round"].max())
+    ]  # the run ends within the last
     assert len(looks) >= 6
     for number, rows in looks.groupby("round"):
         assert set(rows["place"]) == {"s0", "s1", "s2"}

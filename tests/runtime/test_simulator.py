@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -39,7 +40,7 @@ CHAINS = [
 def disjoint(rows) -> bool:
     """Whether spans of time do not overlap but for rounding."""
     spans = sorted(zip(rows["began"], rows["ended"], strict=True))
-    return all(a[1] <= b[0] + 1e-9 for a, b in zip(spans, spans[1:], strict=False))
+    return all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("strategy", CHAINS, ids=repr)
@@ -150,7 +151,9 @@ def test_conditions_end_a_run(simulate):
     ],
 )
 def test_a_run_in_which_nothing_more_happens_ends_with_an_error(simulate, policy, fields):
-    with pytest.raises(Overdue, match=r"^Nothing more happens at .+ s although .+\. Every worker waits.+\. Ask for less.+\.$"):
+    with pytest.raises(
+        Overdue, match=r"^Nothing more happens at .+ s although .+\. Every worker waits.+\. Ask for less.+\.$"
+    ):
         simulate(chain(policy, parameter_server()), 2, step=1.0, **{"budget": 3, **fields})
 
 
@@ -163,7 +166,12 @@ def test_an_update_that_is_not_finite_stops_the_run(simulate):
             pass
 
         def facts(self, task, value):
-            return {"samples": 1, "loss": math.nan if task.key[1:] == (1, 2) else 0.5, "norm": 1.0, "clock": task.key[2]}
+            return {
+                "samples": 1,
+                "loss": math.nan if task.key[1:] == (1, 2) else 0.5,
+                "norm": 1.0,
+                "clock": task.key[2],
+            }
 
     with pytest.raises(Diverged, match=r"^The update of worker 1 in its iteration 2 is not finite: .+ staleness \d\."):
         simulate(chain(asp(), parameter_server()), 3, step=1.0, budget=4, data=Sick())
@@ -188,7 +196,9 @@ def test_the_order_of_hops_makes_sums_the_same_whatever_arrives_first(schedule, 
 
 def test_joins_are_reached_when_all_they_wait_for_is_done():
     joins = Joins()
-    assert [d.task.key for d in joins.add([Join(("now",)), Join(("later",), after=(("a",), ("b",)))], 1.0)] == [("now",)]
+    assert [d.task.key for d in joins.add([Join(("now",)), Join(("later",), after=(("a",), ("b",)))], 1.0)] == [
+        ("now",)
+    ]
     assert joins.waits_for(("a",)) and not joins.waits_for(("c",))
     assert joins.done(("a",), 2.0, {"norm": 3.0, "loss": 1.0, "applied": (1,)}) == []
     assert [missing for _, missing in joins.pending()] == [{("b",)}]

@@ -34,7 +34,9 @@ def test_medians_means_and_spreads():
     logs = [math.log(value) for value in many]
     assert median(many) == pytest.approx(0.5, rel=4 * 0.4 * 1.2533 / 4000**0.5)
     assert pstdev(logs) == pytest.approx(0.4, rel=4 / (2 * 4000) ** 0.5)
-    assert mean(exponential(2.0)(w, i, 0.0, 7) for w in range(4) for i in range(1000)) == pytest.approx(2.0, rel=4 / 4000**0.5)
+    assert mean(exponential(2.0)(w, i, 0.0, 7) for w in range(4) for i in range(1000)) == pytest.approx(
+        2.0, rel=4 / 4000**0.5
+    )
 
 
 def test_speeds_multiply_and_lists_start_over():
@@ -47,7 +49,9 @@ def test_speeds_multiply_and_lists_start_over():
 def test_recorded_steps_repeat():
     step = recorded({0: [0.1, 0.2], 1: [0.5]})
     assert [step(0, i, 0.0, 0) for i in range(4)] == [0.1, 0.2, 0.1, 0.2]
-    with pytest.raises(Refused, match=r"^Worker 2 has no recorded step time; recorded are the workers \[0, 1\]\. .+\. .+\.$"):
+    with pytest.raises(
+        Refused, match=r"^Worker 2 has no recorded step time; recorded are the workers \[0, 1\]\. .+\. .+\.$"
+    ):
         step(2, 0, 0.0, 0)
 
 

@@ -83,7 +83,7 @@ class seconds(Condition):
 class updates(Condition):
     """True after `limit` merges into the model.
 
-    The merge of a group is one, whatever its size; a summary counts the updates of all its workers.
+    The merge of a group is one, whatever its size; the updates of its single workers are their iterations.
 
     Parameters
     ----------

@@ -34,10 +34,9 @@ from toolkit.core.strategy import Homes, Message, Strategy, keys, nowhere
 class Merge:
     """One merge: which updates it takes, and all that its tasks need to say of them.
 
-    `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one;
-    `samples` is
-    the number of rows merged before; `live` are the workers present, `guests` those of them that still wait for a replica; `applied` the places known to
-    have it already.
+    `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one; `samples` is
+    the number of rows merged before; `live` are the workers present, `guests` those of them that still wait for a
+    replica; `applied` the places known to have it already.
     """
 
     round: int
@@ -249,7 +248,7 @@ def _welcome(rounds: Rounds, begin: Begin, newcomers: Sequence[Worker]) -> tuple
 
 
 def _commit(rounds: Rounds, plan: Plan, needs: Needs) -> tuple[Rounds, Sequence[Message]]:
-    """Issue the merges asked for, in order, but hold those that need a busy worker, and all until repairs are issued."""
+    """Issue the merges asked for, in order, but hold those that need a busy worker, and all while any is cancelled."""
     if rounds.cancelled:
         return rounds, ()  # so that every place takes in merges in the order of their numbers
     waiting, replies, still = rounds.held, list[Message](), list[frozenset[Worker]]()

@@ -12,7 +12,7 @@ from toolkit import metrics
 from toolkit.plots.style import canvas, colours, dress, legend, several
 from toolkit.run import Run
 
-AGAINST = {"seconds": "time [s]", "updates": "merged updates", "samples": "samples [rows]"}
+AGAINST = {"seconds": "time [s]", "updates": "updates of the model", "samples": "samples [rows]"}
 
 
 def loss(runs: Run | Mapping[str, Run], metric: str = "loss", against: str = "seconds", ax: Axes | None = None) -> Axes:
@@ -24,7 +24,7 @@ def loss(runs: Run | Mapping[str, Run], metric: str = "loss", against: str = "se
     metric : str
         Name of a measured metric, such as ``"loss"`` or ``"accuracy"``.
     against : {"seconds", "updates", "samples"}
-        The cost on the horizontal axis: time [s], merged updates, or rows they were computed from.
+        The cost on the horizontal axis: time [s], updates of the model (merges), or rows they were computed from.
     ax : Axes, optional
         Draw here; by default on a figure of its own.
 

@@ -11,7 +11,8 @@ from toolkit.plots.style import GREY, canvas, colours, dress, legend, several
 from toolkit.run import Run
 
 QUANTITIES = {
-    "updates_per_second": "merged updates per second [1/s]",
+    "iterations_per_second": "merged iterations per second [1/s]",
+    "updates_per_second": "updates of the model per second [1/s]",
     "samples_per_second": "samples per second [rows/s]",
     "seconds": "length of the run [s]",
     "waiting": "waiting of all workers [s]",
@@ -25,7 +26,7 @@ QUANTITIES = {
 def predicted(
     measured: Run | Mapping[str, Run],
     virtual: Run | Mapping[str, Run],
-    quantity: str = "updates_per_second",
+    quantity: str = "iterations_per_second",
     ax: Axes | None = None,
 ) -> Axes:
     """One point per strategy: a quantity as predicted in virtual time and as measured.
@@ -37,7 +38,8 @@ def predicted(
     measured, virtual : Run or Runs
         Paired by name; names that only one of them has are left out.
     quantity : str
-        A column of the summary: ``"updates_per_second"``, ``"samples_per_second"``, ``"seconds"``, ``"waiting"``,
+        A column of the summary: ``"iterations_per_second"``, ``"updates_per_second"``,
+        ``"samples_per_second"``, ``"seconds"``, ``"waiting"``,
         ``"stale_mean"``, ``"sent"``, ``"loss"`` or ``"accuracy"``.
     ax : Axes, optional
         Draw here; by default on a figure of its own.

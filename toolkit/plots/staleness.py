@@ -9,7 +9,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from toolkit import metrics
+from toolkit.intervals import iterations
 from toolkit.plots.style import canvas, colours, dress, legend, several
 from toolkit.run import Run
 
@@ -36,7 +36,7 @@ def staleness(runs: Run | Mapping[str, Run], ax: Axes | None = None) -> Axes:
     'merges since its parameters were read'
     """
     runs, ax = several(runs), canvas(ax)
-    ages = {name: metrics.staleness(run)["stale"] for name, run in runs.items()}
+    ages = {name: iterations(run).dropna(subset="committed")["stale"] for name, run in runs.items()}
     data = pd.concat([pd.DataFrame({"stale": age, "strategy": name}) for name, age in ages.items()], ignore_index=True)
     sns.histplot(
         data, x="stale", hue="strategy", hue_order=list(runs), palette=colours(runs), discrete=True, stat="proportion",

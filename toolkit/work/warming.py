@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 def warm(places: Places) -> None:
     """Compile steps, optimizer steps and corrections for the places held here; evaluation where there are none."""
-    setup, learner = places.setup, places.learner
     if not places.places:
         warm_evaluation(places)
     spans = {place.home.span for place in places.places.values() if place.home.role == "stage"}

@@ -79,7 +79,7 @@ class Agent(WorkerPlugin):
             "leads": {run: leader.card() for run, leader in self.leaders.items()},
         }
 
-    # -- membership -------------------------------------------------------------------------------------------------
+    # -- membership ---------------------------------------------------------------------------------------------------
 
     def claim(self, run: str, title: str, channel: Channel | None) -> dict[str, Any]:
         """Take part in a run, unless this process takes part in another."""
@@ -129,5 +129,6 @@ class Agent(WorkerPlugin):
 
 def card(dask_worker: DaskWorker) -> dict[str, Any]:
     """The card of the agent beside a Dask worker, for ``client.run``."""
-    agent: Agent = dask_worker.plugins[NAME]
+    agent = dask_worker.plugins[NAME]
+    assert isinstance(agent, Agent)
     return agent.card()

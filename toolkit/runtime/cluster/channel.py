@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import cloudpickle
 import numpy as np
-from distributed.comm import Comm, connect, listen
-from distributed.protocol import to_serialize
+from distributed.comm.core import Comm, connect, listen
+from distributed.protocol.serialize import to_serialize
 
 Message: TypeAlias = Mapping[str, Any]
 Heard: TypeAlias = Callable[["Channel", Message], Any]
@@ -84,15 +84,15 @@ class Channel:
     def abort(self) -> None:
         """End the connection at once."""
         current = asyncio.current_task() if self._tasks else None
-        for task in self._tasks - {current}:  # type: ignore[arg-type]
+        for task in self._tasks - {current}:
             task.cancel()
 
-    # -- within -----------------------------------------------------------------------------------------------------
+    # -- within -------------------------------------------------------------------------------------------------------
 
     def _keep(self, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # type: ignore[arg-type]
-        task.add_done_callback(self._tasks.discard)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, where: str | Comm, arguments: Mapping[str, Any]) -> None:
         comm: Comm | None = None

@@ -8,16 +8,12 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from toolkit.core.cluster import Home
-from toolkit.core.errors import Lost, Overdue, Refused
 from toolkit.core.messages import (
-    Apply,
     Cancel,
-    Chunk,
-    Compute,
     Done,
     Evaluate,
     Event,
@@ -26,33 +22,19 @@ from toolkit.core.messages import (
     Joined,
     Key,
     Left,
-    Mix,
     PlaceName,
     Reduce,
-    Send,
-    Stage,
     Task,
     Worker,
 )
 from toolkit.core.plain import plain
+from toolkit.runtime.cluster.pending import Pending, concerned, lost, overdue
 from toolkit.runtime.collective import chunk
 from toolkit.runtime.joins import Joins, unite
 from toolkit.runtime.record import Recorder
-from toolkit.trace import key_text
 
-Post = Callable[[dict[PlaceName, list[Any]]], None]
+Post = Callable[[dict[PlaceName, dict[str, Any]]], None]
 Measure = Callable[[Evaluate, Mapping[PlaceName, Any]], None]
-
-
-@dataclass
-class Pending:
-    """A task that was sent out, the event row that asked for it, and the places that have not reported it."""
-
-    task: Task
-    cause: int
-    places: set[PlaceName]
-    facts: dict[str, Any] = field(default_factory=dict)
-    values: dict[PlaceName, Any] = field(default_factory=dict)  # of an evaluation
 
 
 class Coordinator:
@@ -63,7 +45,7 @@ class Coordinator:
     homes : {place: Home}
     hosts : {place: host}
     recorder : Recorder
-    post : {host: tasks} -> None
+    post : {host: message} -> None
         Sends them, from any thread.
     measure : (task, values) -> None
         Measures a model somewhere else and puts the result back.
@@ -118,14 +100,15 @@ class Coordinator:
             if isinstance(task, Join):
                 continue
             places, reporting = concerned(task)
-            self._under_way[task.key] = Pending(task, cause, set(reporting) - self.gone)
+            if here := set(reporting) - self.gone:
+                self._under_way[task.key] = Pending(task, cause, here)
             if isinstance(task, Cancel):
                 self._cancel(task)
             words = plain(task)
             for host in dict.fromkeys(self.hosts.get(place, place) for place in places if place not in self.gone):
                 letters.setdefault(host, []).append(words)
         if letters:
-            self._post(letters)
+            self._post({host: {"op": "tasks", "tasks": words} for host, words in letters.items()})
 
     def _cancel(self, cancel: Cancel) -> None:
         self._joins.forget(cancel.of)
@@ -143,7 +126,7 @@ class Coordinator:
             try:
                 kind, item = self._reports.get(timeout=self.deadline)
             except queue.Empty:
-                raise self._overdue() from None
+                raise overdue(self._under_way.values(), self.homes, self.deadline, self.merged) from None
             match kind:
                 case "rows":
                     for row in item:
@@ -179,8 +162,8 @@ class Coordinator:
             self.recorder.start(task, place, *rest)
         elif kind == "hop":
             assert isinstance(task, Reduce)
-            part = chunk(task, place)
-            self.recorder.task(part, part.src, pending.cause, *rest, None)
+            part, (times, nbytes, stamps) = chunk(task, place), rest
+            self.recorder.task(part, part.src, pending.cause, times, nbytes, stamps, None)
         else:
             times, nbytes, stamps, facts = rest
             self.recorder.task(task, place, pending.cause, times, nbytes, stamps, facts)
@@ -242,51 +225,6 @@ class Coordinator:
                 self._evaluated(pending)
             elif not pending.places or left & set(concerned(pending.task)[0]):
                 self._past[key] = self._under_way.pop(key)
-        self._post({"gone": list(left)})
+        self._post({host: {"op": "gone", "places": list(left)} for host in self.hosts.values()})
         for worker in workers:
             yield self._timed(Left(worker, now))
-
-    def _overdue(self) -> Overdue:
-        waiting = [p for p in self._under_way.values() if p.places]
-        words = [f"{key_text(p.task.key)} at {', '.join(str(at) for at in sorted(p.places, key=str))}" for p in waiting[:5]]
-        workers = sorted({w for p in waiting for at in p.places if at in self.homes and (w := self.homes[at].worker) is not None})
-        return Overdue(
-            f"Nothing was reported for {self.deadline:g} s, in round {self.merged}; it waits for worker "
-            f"{', '.join(map(str, workers)) or 'none'}: {'; '.join(words)}. Something hangs or takes longer than the deadline. "
-            f"Look at that process, or give Dask(deadline=...) more seconds."
-        )
-
-
-def concerned(task: Task) -> tuple[tuple[PlaceName, ...], tuple[PlaceName, ...]]:
-    """The places that must know of a task, and those that report it."""
-    match task:
-        case Compute(at=place) | Stage(at=place) | Apply(at=place) | Mix(at=place) | Cancel(at=place):
-            return (place,), (place,)
-        case Send(src=src, dst=dst) | Chunk(src=src, dst=dst):
-            return (src, dst), (src,)
-        case Reduce(group=group):
-            return group, group
-        case Evaluate(sources=sources):
-            return sources, sources
-    raise Refused(
-        f"{task} is no task that a runtime knows. It was made by a layer of the strategy. Make it of known tasks."
-    )
-
-
-def lost(
-    host: PlaceName,
-    reason: str,
-    workers: Sequence[Worker],
-    servers: Sequence[PlaceName],
-    round: int,
-    on_loss: str,
-) -> Lost:
-    """The error of a run that cannot go on."""
-    who = ", ".join([*(f"worker {w}" for w in workers), *(f"server {s}" for s in servers)]) or str(host)
-    if servers:
-        why, todo = "The part of the model that lived there is gone.", "Use separate servers and save more often."
-    elif on_loss == "continue":
-        why, todo = "No worker is left.", "Start the run again."
-    else:
-        why, todo = "on_loss='stop' lets no run go on without a worker.", "Use on_loss='continue', or start the run again."
-    return Lost(f"{who} was lost in round {round} ({reason}). {why} {todo}")

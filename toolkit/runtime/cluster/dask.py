@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import dask
 from distributed import Client, LocalCluster
 from distributed.deploy.cluster import Cluster as DaskCluster
 
@@ -21,14 +18,10 @@ from toolkit.core.errors import Refused
 from toolkit.core.messages import COORDINATOR, PlaceName, Worker
 from toolkit.core.strategy import NAMES
 from toolkit.exchanges.schedules import SCHEDULES
-from toolkit.runtime.cluster.agent import Agent, card
 from toolkit.runtime.cluster.job import Job, own
 from toolkit.runtime.cluster.lanes import allowed
 from toolkit.runtime.cluster.live import Live
-from toolkit.runtime.settings import environment
-
-#: Seconds in which a scheduler must answer, a missing worker may still come, and one of our own must have started.
-CONNECT, COME, START = 10.0, 5.0, 60.0
+from toolkit.runtime.cluster.processes import address, cards, connected, started, warn_if_crowded
 
 
 @dataclass
@@ -80,15 +73,20 @@ class Dask:
                 positive(name, getattr(self, name), "seconds")
         for worker, factor in (self.slowdown or {}).items():
             positive(f"slowdown[{worker!r}]", factor, "times the step")
-            if isinstance(worker, bool) or not isinstance(worker, int) or worker < 0 or worker >= (self.workers or sys.maxsize):
+            if (
+                isinstance(worker, bool)
+                or not isinstance(worker, int)
+                or worker < 0
+                or worker >= (self.workers or sys.maxsize)
+            ):
                 raise Refused(
-                    f"slowdown names the worker {worker!r} of {self.workers or 'an unknown number of'} workers. A slow worker must "
-                    f"take part. Use numbers from 0 to one less than the workers."
+                    f"slowdown names the worker {worker!r} of {self.workers or 'an unknown number of'} workers. A slow "
+                    f"worker must take part. Use numbers from 0 to one less than the workers."
                 )
         if not (self.cluster is None or isinstance(self.cluster, (Client, DaskCluster, str))):
             raise Refused(
-                f"Dask was given {self.cluster!r}, a {type(self.cluster).__name__}. Processes are reached through a client, a cluster "
-                f"or the address of a scheduler. Give one of these, or nothing to start processes here."
+                f"Dask was given {self.cluster!r}, a {type(self.cluster).__name__}. Processes are reached through a client, "
+                f"a cluster or the address of a scheduler. Give one of these, or nothing to start processes here."
             )
 
     def __repr__(self) -> str:
@@ -97,7 +95,7 @@ class Dask:
         texts += [f"{name}={value!r}" for name, default in given.items() if (value := getattr(self, name)) != default]
         return f"Dask({', '.join(texts)})"
 
-    # -- what training asks ---------------------------------------------------------------------------------------------
+    # -- what training asks -------------------------------------------------------------------------------------------
 
     def describe(self, seed: int = 0) -> Cluster:
         """What a strategy is told of this cluster, but for the model and the rows."""
@@ -114,11 +112,10 @@ class Dask:
         setup = recipe.setup
         if strange := sorted(set(self.slowdown or {}) - set(setup.cluster.workers)):
             raise Refused(
-                f"slowdown names the workers {strange} of a cluster of {len(setup.cluster.workers)}. A slow worker must take part. "
-                f"Use numbers from 0 to {len(setup.cluster.workers) - 1}."
+                f"slowdown names the workers {strange} of a cluster of {len(setup.cluster.workers)}. A slow worker "
+                f"must take part. Use numbers from 0 to {len(setup.cluster.workers) - 1}."
             )
-        where = {place: host for place, host in hosts(setup.cluster, self.hosts).items()}
-        names = list(dict.fromkeys(where.values()))
+        where = hosts(setup.cluster, self.hosts)
         job = Job(
             name,
             recipe.strategy,
@@ -136,15 +133,15 @@ class Dask:
         stack = contextlib.ExitStack()
         try:
             stack.enter_context(self.kept())
-            cards = self.processes(len(names) + (COORDINATOR not in names))
-            chosen = {COORDINATOR: cards[0]["address"]}
-            chosen |= dict(zip((n for n in names if n != COORDINATOR), (c["address"] for c in cards[1:]), strict=False))
-            warn_if_crowded(len(names), cards)
+            names = [COORDINATOR, *(name for name in dict.fromkeys(where.values()) if name != COORDINATOR)]
+            found = cards(self.client, len(names), self._owned)
+            warn_if_crowded(len(names) - 1, found)
+            chosen: dict[PlaceName, str] = dict(zip(names, (c["address"] for c in found), strict=True))
             return Live(self, self.client, uuid.uuid4().hex, job, chosen, finish, progress, stack.pop_all())
         finally:
             stack.close()
 
-    # -- processes --------------------------------------------------------------------------------------------------------
+    # -- processes ----------------------------------------------------------------------------------------------------
 
     @property
     def client(self) -> Client:
@@ -158,7 +155,9 @@ class Dask:
         self._kept += 1
         try:
             if self._client is None:
-                self._client = self._connect()
+                if self.cluster is None:
+                    self._owned = started((self.workers or len(allowed())) + 1)
+                self._client = connected(self._owned if self.cluster is None else self.cluster)
             yield self
         finally:
             self._kept -= 1
@@ -180,81 +179,3 @@ class Dask:
             client.close()
         if owned is not None:
             owned.close()
-
-    def processes(self, needed: int) -> list[dict[str, Any]]:
-        """The cards of `needed` processes, those that take part in no run first."""
-        with contextlib.suppress(TimeoutError):
-            if self._owned is not None:
-                with spawning():
-                    self._owned.scale(max(needed, len(self._owned.workers)))
-                    self.client.wait_for_workers(needed, timeout=START)
-            else:
-                self.client.wait_for_workers(needed, timeout=COME)
-        self.client.register_plugin(Agent())
-        cards = self.client.run(card, on_error="ignore")
-        found = sorted(cards.values(), key=lambda c: (c["member"] is not None, c["machine"], c["address"]))
-        if len(found) < needed:
-            raise Refused(
-                f"The run needs {needed} processes and the cluster at {address(self.client)} has {len(found)}. Each host of places "
-                f"and the coordinator have one of their own. Start {needed - len(found)} more Dask workers, or let places share a "
-                f"host by hosts={{place: host}}."
-            )
-        return found[:needed]
-
-    def _connect(self) -> Client:
-        if isinstance(self.cluster, Client):
-            if self.cluster.asynchronous:
-                raise Refused(
-                    "Dask was given an asynchronous client. A run is waited for, and would block the loop of that client. Give an "
-                    "ordinary Client, or the address of the scheduler."
-                )
-            return self.cluster
-        if self.cluster is None:
-            count = (self.workers or len(allowed())) + 1
-            with spawning():
-                self._owned = LocalCluster(
-                    n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=":0"
-                )
-        target = self._owned if self.cluster is None else self.cluster
-        try:
-            return Client(target, timeout=CONNECT, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise Refused(
-                f"No scheduler answered at {address(target)} within {CONNECT:g} s ({type(error).__name__}: {error}). A run needs one. "
-                f"Check the address, start a scheduler there, or leave it out to start processes here."
-            ) from None
-
-
-def address(cluster: Any) -> str:
-    """The address of the scheduler of a client or cluster, or the address itself."""
-    if isinstance(cluster, Client):
-        return str(cluster.scheduler.address if cluster.scheduler else "a closed client")
-    return str(getattr(cluster, "scheduler_address", cluster))
-
-
-def warn_if_crowded(count: int, cards: Sequence[Mapping[str, Any]]) -> None:
-    """Say once that more processes compute than there are cores for them."""
-    cores = sum(len(c["cores"]) for c in {c["machine"]: c for c in cards}.values())
-    if count > cores:
-        warnings.warn(
-            f"{count} processes compute on {cores} cores: their steps take turns, and times say little about a real cluster. The "
-            f"record of the run is flagged as oversubscribed.",
-            stacklevel=4,
-        )
-
-
-@contextlib.contextmanager
-def spawning() -> Iterator[None]:
-    """Start processes with the settings of a worker, and without running the user's script again in each of them."""
-    main, before, settings = sys.modules["__main__"], dict(os.environ), environment()
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__spec__ = None
-    key = "distributed.nanny.pre-spawn-environ"
-    os.environ.update(settings)
-    try:
-        with dask.config.set({key: {**dask.config.get(key), **settings}}):
-            yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        main.__dict__.update(hidden)

@@ -26,8 +26,8 @@ from toolkit.place import Setup
 class Job:
     """A run as its agents are told of it.
 
-    `hosts` maps places to hosts; `slowdown` and `pace` [s] pad steps; `deadline` [s] bounds every wait; `named` are the user's
-    own functions that tasks speak of by name; `recipe` is kept for the client.
+    `hosts` maps places to hosts; `slowdown` and `pace` [s] pad steps; `deadline` [s] bounds every wait; `named` and
+    `schedules` are the user's own functions that tasks speak of by name; `recipe` is kept for the client.
     """
 
     title: str

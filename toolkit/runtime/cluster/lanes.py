@@ -1,6 +1,4 @@
-"""Where the work of a host is done: one thread for steps, one for what touches a model, each first come first "
-"served.
-"""
+"""The threads of a host: one for steps, one for what touches a model, each first come first served."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.messages import Worker
+from toolkit.core.messages import Compute, Stage, Worker
+from toolkit.runtime.costs import FORWARD
 
 #: Steps that are timed to know the step of a worker.
 STEPS = 5
@@ -101,6 +100,14 @@ class Pace:
         rest = steps * factor * max(step, self.least or 0.0) - taken
         if rest > 0:
             self.halted.wait(rest)
+
+
+def steps_in(task: Compute | Stage) -> float:
+    """How many whole steps a task amounts to."""
+    steps = float(sum(ticket.count > 0 for ticket in task.tickets) if task.tickets else 1)
+    if isinstance(task, Stage):
+        return steps * (FORWARD if task.phase == "forward" else 1 - FORWARD) / task.stage[1] / task.microbatch[1]
+    return steps * FORWARD if task.forward else steps
 
 
 def pin(cores: list[int], rank: int) -> None:

@@ -18,7 +18,7 @@ from toolkit.core.tally import Tally
 from toolkit.progress import Progress
 from toolkit.runtime.cluster import job as jobs
 from toolkit.runtime.cluster.channel import Channel, Message, blob
-from toolkit.runtime.cluster.leader import topic
+from toolkit.runtime.cluster.news import topic
 
 T = TypeVar("T")
 
@@ -80,10 +80,10 @@ class Live:
         return channel
 
     def _call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop  # type: ignore[attr-defined]
+        loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
         return asyncio.run_coroutine_threadsafe(work, loop)
 
-    # -- what a user does -------------------------------------------------------------------------------------------------
+    # -- what a user does ---------------------------------------------------------------------------------------------
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -108,7 +108,8 @@ class Live:
                         left -= LOOK
                         if left <= 0:
                             raise TimeoutError(
-                                f"The run {self.name!r} goes on after {timeout} s. It was not waited for any longer. Wait again, or stop it."
+                                f"The run {self.name!r} goes on after {timeout} s. It was not waited for any longer. "
+                                f"Wait again, or stop it."
                             ) from None
         except KeyboardInterrupt:
             self.stop()
@@ -116,8 +117,8 @@ class Live:
         except ConnectionError:
             self._end()
             raise Lost(
-                f"The process that leads the run {self.name!r} is gone. With it went what was not saved. Look at the log of that "
-                f"worker, and start the run again."
+                f"The process that leads the run {self.name!r} is gone. With it went what was not saved. Look at the "
+                f"log of that worker, and start the run again."
             ) from None
         self._end()
         return self._finish(jobs.unpack(self._result["outcome"]), self._on, self._job.recipe)
@@ -131,17 +132,19 @@ class Live:
         """Leave the run to itself, on a cluster that goes on without this process; :func:`attach` finds it again."""
         self._close(forget=False)
 
-    # -- within -------------------------------------------------------------------------------------------------------------
+    # -- within -------------------------------------------------------------------------------------------------------
 
     def _told(self, event: tuple[float, Mapping[str, Any]]) -> None:
         news = event[1]
-        self.status = news.get("status", "ended")
+        self.status = news["status"]
         if "tally" in news:
             self._measured.extend(tuple(row) for row in news["metrics"])
             self.tally = Tally(**news["tally"], joined=True, metrics=Tally().metrics.update(news["last"]))
             if self._bar is not None:
                 done = min(1.0, self._job.until.amount(self.tally))
-                self._bar.update(self.tally.time, self.tally.updates, self.tally.samples, dict(self.tally.metrics), done)
+                self._bar.update(
+                    self.tally.time, self.tally.updates, self.tally.samples, dict(self.tally.metrics), done
+                )
 
     def _end(self) -> None:
         self.status = "ended"
@@ -185,12 +188,15 @@ def attach(client: Any, name: str | None = None) -> Live:
     stack = contextlib.ExitStack()
     stack.enter_context(on.kept())
     cards = on.client.run(card, on_error="ignore").values()
-    found = [(c["address"], run, lead) for c in cards for run, lead in c["leads"].items() if name in (None, lead["title"])]
+    found = [
+        (c["address"], run, lead) for c in cards for run, lead in c["leads"].items() if name in (None, lead["title"])
+    ]
     if len(found) != 1:
         stack.close()
         titles = ", ".join(repr(lead["title"]) for _, _, lead in found) or "none"
         raise Refused(
-            f"attach found {len(found)} runs ({titles}) on the cluster. It joins exactly one. Give the name of the run that is meant."
+            f"attach found {len(found)} runs ({titles}) on the cluster. It joins exactly one. Give the name of the run "
+            f"that is meant."
         )
     address, run, _ = found[0]
     kept = on.client.sync(_kept, on.client, address, run)

@@ -123,7 +123,7 @@ class Operations:
             if op.task.round is None and any(end in places for end in ends):
                 del self._ops[op.token]
 
-    # -- from tasks to operations -----------------------------------------------------------------------------------
+    # -- from tasks to operations -------------------------------------------------------------------------------------
 
     def _made(self, task: Task) -> Iterator[Op]:
         match task:

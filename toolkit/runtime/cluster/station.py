@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from toolkit.core.messages import COORDINATOR, Apply, Cancel, Chunk, Compute, Mix, PlaceName, Send, Stage, Task
 from toolkit.place import Places
 from toolkit.runtime.cluster.channel import nbytes
-from toolkit.runtime.cluster.lanes import Lane, Pace
+from toolkit.runtime.cluster.lanes import Lane, Pace, steps_in
+from toolkit.runtime.cluster.ledger import Ledger
 from toolkit.runtime.cluster.operations import Arrival, Op, Operations
-from toolkit.runtime.costs import FORWARD
 
 
 class Wires(Protocol):
@@ -56,9 +56,8 @@ class Station:
         self._steps, self._merges = lanes
         self._loop = asyncio.get_running_loop()
         self._ops = Operations(self._here)
-        self._seen: dict[PlaceName, int] = {}  # place -> reads and writes so far
+        self._ledger = Ledger(self._loop.call_soon, wires.report)
         self._version: dict[PlaceName, int] = {}  # place -> the last merge applied there
-        self._rows: list[tuple[Any, ...]] = []
         self._halted = False
 
     def now(self) -> float:
@@ -89,10 +88,10 @@ class Station:
         self.pace.halted.set()
         self._steps.clear()
         self._merges.clear()
-        self._flush()
+        self._ledger.flush()
         return {place: self.places.read(place, task) for place in sources if self._here(place)}
 
-    # -- operations -------------------------------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------------------------------------
 
     def _here(self, place: PlaceName) -> bool:
         return self.hosts.get(place, place) == self.host
@@ -117,7 +116,7 @@ class Station:
             case "out" if heavy and isinstance(op.task, Send):
                 self._merges.add(lambda: self._encode(op, lambda: self.places.read(op.place, op.task), self._send))
             case "out":
-                op.reads = self._stamp(op.place)
+                op.reads = self._ledger.stamp(op.place)
                 self._send(op, self.places.read(op.place, op.task))
             case "in":
                 self._land(op)
@@ -128,20 +127,20 @@ class Station:
                 self.places.write(op.place, op.task, None)
                 self._started(op, None)
             case "end":
-                self._done(op, self.now(), -1, -1)
+                self._done(op, self.now(), (-1, -1))
             case "read":
                 self._evaluate(op)
             case "cancel":
                 assert isinstance(op.task, Cancel)
                 applied = self._version.get(op.place, -1) >= op.task.of
                 worker = self.places.home(op.place).worker
-                self._done(op, self.now(), -1, -1, facts={"applied": (worker,)} if applied else {})
+                self._done(op, self.now(), (-1, -1), facts={"applied": (worker,)} if applied else {})
 
     def _work(self, op: Op) -> Callable[[], None]:
         """The turn of an operation in its lane: what it reads is what is there now."""
         if self._halted or not self._ops.knows(op):
             return lambda: None
-        op.running, op.reads, task = True, self._stamp(op.place), op.task
+        op.running, op.reads, task = True, self._ledger.stamp(op.place), op.task
         places = frozen(self.places, op.place) if isinstance(task, (Compute, Stage)) else self.places
         began = time.monotonic()
 
@@ -149,7 +148,8 @@ class Station:
             op.began = began + self.shift
             try:
                 value = places.read(op.place, task)
-                self._pad(task, began, value)
+                if isinstance(task, (Compute, Stage)):
+                    self.pace.pad(self.places.home(task.at).worker, began, steps_in(task))
             except Exception as error:
                 self._soon(self.wires.fail, error)
                 return
@@ -157,33 +157,22 @@ class Station:
 
         return work
 
-    def _pad(self, task: Task, began: float, value: Any) -> None:
-        if isinstance(task, (Compute, Stage)):
-            rows = sum(ticket.count > 0 for ticket in task.tickets) if task.tickets else 1
-            steps = float(rows)
-            if isinstance(task, Stage):
-                backward = task.phase == "backward"
-                steps *= (1 - FORWARD if backward else FORWARD) / task.stage[1] / task.microbatch[1]
-            elif task.forward:
-                steps *= FORWARD
-            self.pace.pad(self.places.home(task.at).worker, began, steps)
-
     def _worked(self, op: Op, value: Any, ended: float) -> None:
         op.running = False
         if self._halted:
             return
-        writes = self._stamp(op.place)
+        writes = self._ledger.stamp(op.place)
         self.places.write(op.place, op.task, value)
         if isinstance(op.task, (Apply, Mix)):
             if op.task.round is not None:
                 self._version[op.place] = op.task.round
-            self._done(op, ended, op.reads, writes)
+            self._done(op, ended, (op.reads, writes))
         else:
-            self._done(op, ended, op.reads, writes, facts=self.places.facts(op.task, value))
+            self._done(op, ended, (op.reads, writes), facts=self.places.facts(op.task, value))
 
     def _encode(self, op: Op, function: Callable[[], Any], then: Callable[[Op, Any], None]) -> Callable[[], None]:
         """What costs time but takes part in no order: reading or adding an update that is encoded on the way."""
-        op.reads = self._stamp(op.place) if op.role == "out" else -1
+        op.reads = self._ledger.stamp(op.place) if op.role == "out" else -1
 
         def work() -> None:
             try:
@@ -197,7 +186,7 @@ class Station:
 
     def _started(self, op: Op, value: None) -> None:
         """A member has put its own part into the sum."""
-        self._note(("start", op.task.key, op.place, self.now(), self._stamp(op.place)))
+        self._ledger.start(op, self.now())
         self._begin(self._ops.done(op))
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -222,50 +211,19 @@ class Station:
         arrival, task = op.arrived, op.task
         assert arrival is not None
         op.wanted, op.began = arrival.wanted, max(arrival.wanted, arrival.began)
-        writes = self._stamp(op.place)
+        writes = self._ledger.stamp(op.place)
         self.places.write(op.place, task, arrival.value)
-        self._done(op, self.now(), arrival.reads, writes, nbytes=arrival.nbytes)
+        self._done(op, self.now(), (arrival.reads, writes), arrival.nbytes)
 
     def _evaluate(self, op: Op) -> None:
-        op.reads = self._stamp(op.place)
+        op.reads = self._ledger.stamp(op.place)
         value = self.places.read(op.place, op.task)
         self.wires.deliver(COORDINATOR, "model", value, self.now, key=op.task.key, place=op.place)
-        self._done(op, self.now(), op.reads, -1)
+        self._done(op, self.now(), (op.reads, -1))
 
-    # -- reports ------------------------------------------------------------------------------------------------------
-
-    def _done(
-        self,
-        op: Op,
-        ended: float,
-        reads: int,
-        writes: int,
-        facts: Mapping[str, Any] | None = None,
-        nbytes: int = 0,
-    ) -> None:
-        task, began = op.task, op.began or op.wanted
-        times = (op.wanted, max(op.wanted, began), max(ended, began))
-        if isinstance(task, Chunk):
-            self._note(("hop", task.of, task.key[-1], times, nbytes, (reads, writes)))
-        else:
-            place = task.src if isinstance(task, Send) else op.place
-            self._note(("task", task.key, place, times, nbytes, (reads, writes), facts))
+    def _done(self, op: Op, ended: float, stamps: tuple[int, int], nbytes: int = 0, facts: Any = None) -> None:
+        self._ledger.done(op, ended, stamps, nbytes, facts)
         self._begin(self._ops.done(op))
-
-    def _note(self, row: tuple[Any, ...]) -> None:
-        if not self._rows:
-            self._loop.call_soon(self._flush)  # with all else that happens in this turn of the loop
-        self._rows.append(row)
-
-    def _flush(self) -> None:
-        if self._rows:
-            self.wires.report(self._rows)
-            self._rows = []
-
-    def _stamp(self, place: PlaceName) -> int:
-        count = self._seen.get(place, 0)
-        self._seen[place] = count + 1
-        return count
 
     def _soon(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._loop.call_soon_threadsafe(function, *arguments)

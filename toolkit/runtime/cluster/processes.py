@@ -1,0 +1,103 @@
+"""Processes of Dask: started here with the settings of a worker, or found on a cluster that is given."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from toolkit.core.errors import Refused
+from toolkit.runtime.cluster.agent import Agent, card
+from toolkit.runtime.settings import environment
+
+#: Seconds in which a scheduler must answer, a missing worker may still come, and one of our own must have started.
+CONNECT, COME, START = 10.0, 5.0, 60.0
+
+
+def started(count: int) -> LocalCluster:
+    """Processes on this machine."""
+    with spawning():
+        return LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=":0"
+        )
+
+
+def connected(cluster: Any) -> Client:
+    """A client of a cluster, or of the scheduler at an address; a client is itself."""
+    if isinstance(cluster, Client):
+        if cluster.asynchronous:
+            raise Refused(
+                "Dask was given an asynchronous client. A run is waited for, and would block the loop of that client. "
+                "Give an ordinary Client, or the address of the scheduler."
+            )
+        return cluster
+    try:
+        return Client(cluster, timeout=CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise Refused(
+            f"No scheduler answered at {address(cluster)} within {CONNECT:g} s ({type(error).__name__}: {error}). A "
+            f"run needs one. Check the address, start a scheduler there, or leave it out to start processes here."
+        ) from None
+
+
+def cards(client: Client, needed: int, owned: LocalCluster | None) -> list[dict[str, Any]]:
+    """The cards of `needed` processes, those that take part in no run first."""
+    with contextlib.suppress(TimeoutError):
+        if owned is not None:
+            with spawning():
+                owned.scale(max(needed, len(owned.workers)))
+                client.wait_for_workers(needed, timeout=START)
+        else:
+            client.wait_for_workers(needed, timeout=COME)
+    client.register_plugin(Agent())
+    found = client.run(card, on_error="ignore").values()
+    if len(found) < needed:
+        raise Refused(
+            f"The run needs {needed} processes and the cluster at {address(client)} has {len(found)}. Each host of "
+            f"places and the coordinator have one of their own. Start {needed - len(found)} more Dask workers, or let "
+            f"places share a host by hosts={{place: host}}."
+        )
+    return sorted(found, key=lambda c: (c["member"] is not None, c["machine"], c["address"]))[:needed]
+
+
+def address(cluster: Any) -> str:
+    """The address of the scheduler of a client or cluster, or the address itself."""
+    if isinstance(cluster, Client):
+        return str(cluster.scheduler.address if cluster.scheduler else "a closed client")
+    return str(getattr(cluster, "scheduler_address", cluster))
+
+
+def warn_if_crowded(count: int, cards: Sequence[Mapping[str, Any]]) -> None:
+    """Say once that more processes compute than there are cores for them."""
+    cores = sum(len(c["cores"]) for c in {c["machine"]: c for c in cards}.values())
+    if count > cores:
+        warnings.warn(
+            f"{count} processes compute on {cores} cores: their steps take turns, and times say little about a real "
+            f"cluster. The record of the run is flagged as oversubscribed.",
+            stacklevel=4,
+        )
+
+
+@contextlib.contextmanager
+def spawning() -> Iterator[None]:
+    """Start processes with the settings of a worker, and without running the user's script again in each of them."""
+    main, before, settings = sys.modules["__main__"], dict(os.environ), environment()
+    hidden: dict[str, Any] = {
+        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
+    }
+    main.__spec__ = None
+    key = "distributed.nanny.pre-spawn-environ"
+    os.environ.update(settings)
+    try:
+        with dask.config.set({key: {**dask.config.get(key), **settings}}):
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        main.__dict__.update(hidden)
