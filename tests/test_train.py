@@ -125,7 +125,7 @@ def test_a_started_run_reports_and_stops_and_keeps_what_it_has():
     began = time.monotonic()
     options = {"optimizer": "sgd(0.01)", "on": tk.Simulator(2), "evaluate": tk.updates(200)}
     started = tk.start(POINTS, tk.parse("chain(asp(), parameter_server())"), until=tk.seconds(1e9), **options)
-    with pytest.raises(TimeoutError, match="goes on after 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"goes on after 0\.01 s"):
         started.wait(0.01)
     assert "under way" in repr(started)
     while started.progress["updates"] < 400 and time.monotonic() - began < 60:

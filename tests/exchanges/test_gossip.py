@@ -13,7 +13,7 @@ from immutables import Map
 
 from toolkit.core.cluster import Cluster
 from toolkit.core.errors import Refused
-from toolkit.core.messages import Apply, Commit, Done, Join, Joined, Mix, Release, Send
+from toolkit.core.messages import Apply, Commit, Done, Join, Joined, Left, Mix, Release, Send
 from toolkit.core.strategy import chain
 from toolkit.exchanges.gossip import gossip, mixing
 from toolkit.exchanges.makers import Merge
@@ -98,6 +98,71 @@ def test_a_worker_alone_only_applies_its_own_update():
     merge = Merge(0, (0,), (1,), (1.0,), (0,), 0, Map({0: True}))
     mix, apply = mixing(Cluster((0,)), merge, {0: ()})
     assert isinstance(mix, Mix) and mix.weights == (1,) and isinstance(apply, Apply)
+
+
+class Talk:
+    """A conversation with a gossip of workers that commit alone."""
+
+    def __init__(self, strategy, n: int, seed: int = 0) -> None:
+        cluster = Cluster(tuple(range(n)), seed=seed)
+        self.strategy, self.state, self.clock = strategy, strategy.init(cluster), dict.fromkeys(range(n), 0)
+        for worker in range(n):
+            self.say(Joined(worker, 0.0))
+
+    def say(self, message) -> list:
+        self.state, replies = self.strategy.step(self.state, message)
+        return [reply for reply in replies if reply is not message]
+
+    def commit(self, worker: int) -> list:
+        """A whole iteration, and the merge that follows it."""
+        self.clock[worker] += 1
+        self.say(Release(frozenset({worker})))
+        self.say(Done(Join(("ready", worker, self.clock[worker]), about=(worker,)), 1.0))
+        return self.say(Commit(frozenset({worker})))
+
+
+def mixed(tasks) -> set[int]:
+    """Who averages in these tasks."""
+    return {task.at for task in tasks if isinstance(task, Mix)}
+
+
+def number(tasks) -> int:
+    return next(task.round for task in tasks if isinstance(task, Mix))
+
+
+def test_a_newcomer_is_nobodys_partner_before_it_has_a_replica():
+    talk = Talk(gossip(complete_neighbours), 3)
+    talk.say(Done(Join(("merged", number(talk.commit(0)))), 1.0))
+    talk.say(Joined(3, 2.0))
+    hello, welcomed = talk.say(Release(frozenset({3})))
+    met = set()
+    for _ in range(30):
+        tasks = talk.commit(0)
+        met |= mixed(tasks)
+        talk.say(Done(Join(("merged", number(tasks))), 2.0))
+    assert met == {0, 1, 2}
+    assert (hello.item, hello.dst, welcomed.after) == ("replica", 3, (hello.key,))
+    assert [task.key for task in talk.say(Done(welcomed, 3.0))] == [("compute", 3, 1), ("ready", 3, 1)]
+    met = set()
+    for _ in range(30):
+        tasks = talk.commit(0)
+        met |= mixed(tasks)
+        talk.say(Done(Join(("merged", number(tasks))), 4.0))
+    assert met == {0, 1, 2, 3}
+
+
+def test_a_pair_that_is_chosen_anew_waits_for_a_busy_partner():
+    """0 loses its partner 1 while its only other neighbour, 2, averages with 3."""
+    for seed in range(20):
+        talk = Talk(gossip([(0, 1), (0, 2), (2, 3)]), 4, seed)
+        busy, pair = talk.commit(3), talk.commit(0)
+        if mixed(pair) == {0, 1}:
+            break
+    assert mixed(busy) == {2, 3} and mixed(pair) == {0, 1}
+    cancels = talk.say(Left(1, 2.0))
+    assert [task.at for task in cancels[:-1]] == [0]
+    assert mixed(talk.say(Done(cancels[-1], 2.1))) == set()
+    assert mixed(talk.say(Done(Join(("merged", number(busy))), 2.2))) == {0, 2}
 
 
 # -- executed on numbers ----------------------------------------------------------------------------------------

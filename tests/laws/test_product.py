@@ -75,12 +75,8 @@ def test_models_hold_each_merged_update_once_with_its_weight(simulate, ledger, s
     books = ledger(samples={0: 8, 1: 8, 2: 5, 3: 0})
     run = simulate(strategy, 3, budget=5, seed=3, data=books, **FIELDS)
     holders = [place for place, home in strategy.places(run.drive.cluster, {}).items() if home.model]
-    seen = [
-        entry
-        for place in holders
-        for _, group, clocks in books.merges[place]
-        for entry in zip(group, clocks, strict=True)
-    ]
+    merges = [merge for place in holders for merge in books.merges[place]]
+    seen = [entry for _, group, clocks in merges for entry in zip(group, clocks, strict=True)]
     copies = 1 if "gossip" in repr(strategy) else len(holders)
     assert set(seen) <= {(worker, clock) for worker in range(3) for clock in range(1, 6)}
     assert len(seen) == len(set(seen)) * copies

@@ -34,8 +34,8 @@ from toolkit.core.strategy import Homes, Message, Strategy, keys, nowhere
 class Merge:
     """One merge: which updates it takes, and all that its tasks need to say of them.
 
-    `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one; `samples` is
-    the number of rows merged before; `live` are the workers present, `guests` those of them that still wait for a
+    `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one; `samples`
+    is the number of rows merged before; `live` are the workers present, `guests` those of them that still wait for a
     replica; `applied` the places known to have it already.
     """
 

@@ -128,6 +128,8 @@ def replay(
     for effect in ordered(queues, tasks):
         task = tasks[effect.key]
         source = task.src if isinstance(task, (Send, Chunk)) else effect.place
+        if isinstance(task, Chunk) and task.of not in places.at(effect.place).sums:
+            places.write(effect.place, tasks[task.of], None)  # of a sum that was cancelled before it ended here
         if not effect.writes:
             values[effect.key, source] = places.read(effect.place, task)
         else:

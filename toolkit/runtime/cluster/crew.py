@@ -92,8 +92,8 @@ class Crew:
         except (ConnectionError, TimeoutError) as error:
             raise Lost(
                 f"The process of {host} at {self.addresses[host]} did not answer {op!r}: "
-                f"{error or f'{timeout:g} s passed'}. A run needs all its processes. Look at the log of that worker, and "
-                f"start the run again."
+                f"{error or f'{timeout:g} s passed'}. A run needs all its processes. Look at the log of that worker, "
+                f"and start the run again."
             ) from error
 
     def tell(self, hosts: Collection[PlaceName], op: str, **data: Any) -> None:
