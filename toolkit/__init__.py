@@ -105,6 +105,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"toolkit.{name}")
+    if name in ("Run", "Runs", "load"):
+        importlib.import_module("toolkit.training")  # what can replay a record
     if name in _LATER:
         value = getattr(importlib.import_module(f"toolkit.{_LATER[name]}"), name)
         globals()[name] = value

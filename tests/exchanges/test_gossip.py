@@ -16,7 +16,7 @@ from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Commit, Done, Join, Joined, Left, Mix, Release, Send
 from toolkit.core.strategy import chain
 from toolkit.exchanges.gossip import gossip, mixing
-from toolkit.exchanges.makers import Merge
+from toolkit.exchanges.rounds import Merge
 from toolkit.exchanges.topologies import complete_neighbours, random_peer, ring_neighbours, torus_neighbours
 from toolkit.policies.asp import asp
 from toolkit.policies.bsp import bsp

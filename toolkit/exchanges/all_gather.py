@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from toolkit.core.cluster import Cluster
 from toolkit.core.messages import Apply, Send, Task
 from toolkit.core.strategy import Strategy, keys, strategy
-from toolkit.exchanges.makers import Merge, exchange
+from toolkit.exchanges.makers import exchange
 from toolkit.exchanges.replicas import compute, copy, replicas
+from toolkit.exchanges.rounds import Merge
 
 
 @strategy

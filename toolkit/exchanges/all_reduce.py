@@ -11,8 +11,9 @@ from toolkit.core.cluster import Cluster
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Reduce, Send, Task
 from toolkit.core.strategy import Strategy, strategy
-from toolkit.exchanges.makers import Merge, exchange
+from toolkit.exchanges.makers import exchange
 from toolkit.exchanges.replicas import compute, copy, replicas
+from toolkit.exchanges.rounds import Merge
 from toolkit.exchanges.schedules import SCHEDULES, Schedule
 
 

@@ -14,8 +14,9 @@ from toolkit.core.draws import choose
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Compute, Mix, Send, Task, Worker
 from toolkit.core.strategy import Homes, Strategy, keys, strategy
-from toolkit.exchanges.makers import Merge, exchange
+from toolkit.exchanges.makers import exchange
 from toolkit.exchanges.replicas import replicas
+from toolkit.exchanges.rounds import Merge
 from toolkit.exchanges.topologies import Edges, Neighbours
 
 

@@ -12,7 +12,8 @@ from toolkit.core.cluster import Cluster, Home
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Compute, PlaceName, Send, Task, Worker
 from toolkit.core.strategy import Homes, Strategy, keys, strategy
-from toolkit.exchanges.makers import Merge, exchange
+from toolkit.exchanges.makers import exchange
+from toolkit.exchanges.rounds import Merge
 
 
 @strategy

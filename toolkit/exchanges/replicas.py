@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from toolkit.core.cluster import Cluster, Home
 from toolkit.core.messages import Compute, Send, Task, Worker
 from toolkit.core.strategy import Homes
-from toolkit.exchanges.makers import Merge
+from toolkit.exchanges.rounds import Merge
 
 
 def replicas(cluster: Cluster, homes: Homes) -> Homes:

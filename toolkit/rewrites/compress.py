@@ -65,8 +65,8 @@ def compress(codec: Codec) -> Strategy:
                 return (replace(task, codec=text),)
             case Reduce():
                 raise Refused(
-                    f"compress({text}) cannot shrink an all_reduce: a sum of such codes is not the code of the sum. "
-                    f"Put all_gather() or parameter_server() above compress(), or use a linear codec such as fp16()."
+                    f"compress({text}) cannot shrink the updates of an all_reduce. A sum of such codes is not the "
+                    f"code of the sum. Put all_gather() or parameter_server() above compress(), or use a linear codec such as fp16()."
                 )
         return (task,)
 

@@ -15,9 +15,6 @@ from toolkit.core.strategy import Strategy
 from toolkit.core.tally import Tally
 from toolkit.runtime.record import Recorder
 
-#: Events between two looks at the progress of a run.
-GLANCE = 32
-
 
 class Runtime(Protocol):
     """Something that performs tasks, in virtual time or for real."""
@@ -53,13 +50,13 @@ class Drive:
 
     def run(self, runtime: Runtime) -> None:
         """Until the condition holds, the watcher says stop, or nothing more happens."""
-        for count, event in enumerate(runtime.events()):
+        for event in runtime.events():
             tasks, cause = self.feed(event)
             runtime.perform(tasks, cause)
             if self.until.reached(self.tally):
                 self.status = "finished"
                 return
-            if count % GLANCE == 0 and not self.watch(self.tally):
+            if not self.watch(self.tally):
                 self.status = "stopped"
                 return
         self.status = "idle"

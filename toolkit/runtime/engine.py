@@ -9,7 +9,6 @@ latency occupies no lane. Messages within a host take no time.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
@@ -35,9 +34,10 @@ from toolkit.core.messages import (
     Task,
     Worker,
 )
-from toolkit.runtime.collective import chunk, incoming, orders
 from toolkit.runtime.costs import Costs
+from toolkit.runtime.graph import Graph, Op
 from toolkit.runtime.joins import Joins
+from toolkit.runtime.lanes import Lanes
 from toolkit.runtime.record import Recorder
 
 
@@ -59,34 +59,6 @@ class Data(Protocol):
     def measure(self, task: Evaluate, values: dict[PlaceName, Any]) -> dict[str, float]:
         """The metrics of the model read at some places."""
         ...
-
-
-class Op:
-    """One task at one place, or on its way between two."""
-
-    __slots__ = (
-        "began",
-        "cause",
-        "debt",
-        "held",
-        "missing",
-        "place",
-        "reads",
-        "task",
-        "then",
-        "token",
-        "value",
-        "wanted",
-        "writes",
-    )
-
-    def __init__(self, task: Task, token: Any, place: PlaceName, cause: int) -> None:
-        self.task, self.token, self.place, self.cause = task, token, place, cause
-        self.missing, self.wanted, self.began, self.reads, self.writes = 0, 0.0, 0.0, -1, -1
-        self.then: list[Op] = []  # what waits for this
-        self.held: tuple[Any, ...] = ()  # what must be written at the target before this
-        self.value: Any = None
-        self.debt = 0.0  # seconds that others took from its CPU
 
 
 class Engine:
@@ -114,13 +86,10 @@ class Engine:
         self.costs, self.recorder, self.data = costs, recorder, data
         self.now, self._count = 0.0, 0
         self._heap: list[tuple[float, int, Op | Event]] = []
-        self._ops: dict[Any, Op] = {}  # token -> what is not done yet
+        self._graph = Graph()
+        self._ops = self._graph.ops
         self._joins = Joins()
-        self._cpu: dict[PlaceName, deque[Op]] = {}  # host -> steps running and queued
-        self._updating: dict[PlaceName, deque[Op]] = {}  # host -> what touches a model, running and queued
-        self._out: dict[PlaceName, float] = {}  # host -> when its link is free
-        self._in: dict[PlaceName, float] = {}
-        self._model: dict[PlaceName, Op] = {}  # place -> the last that touches its model
+        self._lanes = Lanes(costs)
         self._version: dict[PlaceName, int] = {}  # place -> the last merge applied there
         self._skipped: set[tuple[PlaceName, int]] = set()  # merges that were cancelled there before they were applied
         self._seen: dict[PlaceName, int] = {}  # place -> reads and writes so far
@@ -151,99 +120,23 @@ class Engine:
         made: list[Op] = []
         for task in tasks:
             if not isinstance(task, Join):
-                made.extend(self._ops_of(task, cause))
+                made.extend(self._taken_up(task, cause))
         for op in made:
             if not op.missing and op.token in self._ops:
                 self._start(op)
 
-    # -- from tasks to operations -----------------------------------------------------------------------------
-
-    def _ops_of(self, task: Task, cause: int) -> list[Op]:
+    def _taken_up(self, task: Task, cause: int) -> list[Op]:
         match task:
-            case Reduce():
-                return self._collective(task, cause)
-            case Evaluate(sources=sources):
+            case Evaluate():
                 self._snapshots[task.key] = {}
-                made = [self._op(task, (task.key, place), place, cause) for place in sources if place not in self._gone]
-                for op in made:
-                    self._after(
-                        op, [key for key in task.after if key in self._ops and self._ops[key].place == op.place]
-                    )
-                    self._in_model_order(op, op.place)
-                return made
-            case Send():
-                op = self._op(task, task.key, task.src, cause)
-                if task.item == "replica":
-                    self._in_model_order(op, task.src)
-                    self._in_model_order(op, task.dst)
-            case Cancel(at=place):
+                return self._graph.read(task, cause, self._gone)
+            case Cancel(at=place, of=number):
                 self._drop(task)
-                op = self._op(task, task.key, place, cause)
-                running = next(
-                    (
-                        o
-                        for o in self._updating.get(self.costs.host(place), ())
-                        if o.place == place and _merges(o, task.of)
-                    ),
-                    None,
-                )
-                if running is not None:
-                    self._wait(op, running)
-            case Apply(at=place) | Mix(at=place):
-                op = self._op(task, task.key, place, cause)
-                self._in_model_order(op, place)
-            case Compute(at=place) | Stage(at=place):
-                op = self._op(task, task.key, place, cause)
-            case _:
-                raise TypeError(
-                    f"{task} is no task that a runtime knows. It was made by a layer of the strategy. Make it of "
-                    f"known tasks."
-                )
-        self._after(op, task.after)
-        return [op]
-
-    def _op(self, task: Task, token: Any, place: PlaceName, cause: int) -> Op:
-        op = self._ops[token] = Op(task, token, place, cause)
-        return op
-
-    def _wait(self, op: Op, other: Op) -> None:
-        op.missing += 1
-        other.then.append(op)
-
-    def _after(self, op: Op, keys: Sequence[Key]) -> None:
-        for key in keys:
-            other = self._ops.get(key) or self._ops.get((key, op.place))
-            if other is not None:
-                self._wait(op, other)
-
-    def _in_model_order(self, op: Op, place: PlaceName) -> None:
-        """What reads or writes the model of a place does so in the order in which it was asked for."""
-        last = self._model.get(place)
-        if last is not None and last.token in self._ops and last is not op:
-            self._wait(op, last)
-        self._model[place] = op
-
-    def _collective(self, task: Reduce, cause: int) -> list[Op]:
-        ranks = len(task.group)
-        members = [self._op(task, (task.key, place, "start"), place, cause) for place in task.group]
-        for op in members:
-            self._after(op, task.after)
-        plan = orders(task.schedule, ranks)
-        hops: list[Op] = []
-        for i, order in enumerate(plan):
-            part = chunk(task, i)
-            hop = self._op(part, part.key, part.src, cause)
-            self._wait(hop, self._ops[task.key, part.src, "start"])
-            for k in order.source:
-                self._wait(hop, hops[k])
-            hop.held = (*(hops[k].token for k in order.target), (task.key, part.dst, "start"))
-            hops.append(hop)
-        for rank, place in enumerate(task.group):
-            end = self._op(task, (task.key, place), place, cause)
-            self._wait(end, members[rank])
-            for i in incoming(task.schedule, ranks)[rank]:
-                self._wait(end, hops[i])
-        return members
+                (op,) = self._graph.add(task, cause)
+                if (other := self._lanes.merging(place, number)) is not None:
+                    self._graph.wait(op, other)
+                return [op]
+        return self._graph.add(task, cause)
 
     # -- in time ------------------------------------------------------------------------------------------------
 
@@ -258,36 +151,22 @@ class Engine:
             del self._ops[op.token]
         elif isinstance(task, (Send, Chunk)):
             self._read(op, op.place)
-            source, target = self.costs.host(task.src), self.costs.host(task.dst)
-            if source == target:
-                op.began = self.now
-                self._push(self.now, op)
-            else:
-                lane, latency = self.costs.wire(task, source, target)
-                op.began = max(self.now, self._out.get(source, 0.0), self._in.get(target, 0.0))
-                self._out[source] = self._in[target] = op.began + lane
-                self._push(op.began + lane + latency, op)
+            op.began, arrival = self._lanes.send(task, self.now)
+            self._push(arrival, op)
         elif isinstance(task, (Reduce, Evaluate, Cancel)):
             op.began = self.now
             if isinstance(task, Evaluate):
                 self._read(op, op.place)
             self._push(self.now, op)
-        else:
-            queue = self._lane(task).setdefault(self.costs.host(op.place), deque())
-            queue.append(op)
-            if len(queue) == 1:
-                self._begin(op)
-
-    def _lane(self, task: Task) -> dict[PlaceName, deque[Op]]:
-        return self._updating if isinstance(task, (Apply, Mix)) else self._cpu
+        elif self._lanes.enter(op):
+            self._begin(op)
 
     def _begin(self, op: Op) -> None:
         """The CPU takes up an operation."""
         op.began = self.now
         self._read(op, op.place)
         work = self.costs.work(op.task, self.now)
-        if work and isinstance(op.task, (Apply, Mix)) and (steps := self._cpu.get(self.costs.host(op.place))):
-            steps[0].debt += work
+        self._lanes.interrupt(op, work)
         self._push(self.now + work, op)
 
     def _arrive(self, op: Op) -> Iterator[Event]:
@@ -305,9 +184,10 @@ class Engine:
                 return
         del self._ops[op.token]
         target = task.dst if isinstance(task, (Send, Chunk)) else op.place
-        on_cpu = isinstance(task, (Compute, Stage, Apply, Mix))
-        if on_cpu:
-            self._next(self._lane(task)[self.costs.host(op.place)])
+        if isinstance(task, (Compute, Stage, Apply, Mix)):
+            following = self._lanes.leave(op, lambda o: o.token in self._ops and o.place not in self._gone)
+            if following is not None:
+                self._begin(following)
         if target in self._gone or op.place in self._gone:
             self._release(op.then)
             return
@@ -323,13 +203,6 @@ class Engine:
                     self._push(self.now, op)  # it had arrived and was held
                 else:
                     self._start(op)
-
-    def _next(self, queue: deque[Op]) -> None:
-        queue.popleft()
-        while queue and (queue[0].token not in self._ops or queue[0].place in self._gone):
-            queue.popleft()
-        if queue:
-            self._begin(queue[0])
 
     def _finish(self, op: Op, target: PlaceName) -> Iterator[Event]:
         """Leave the result, write the row, and say what is reached."""
@@ -404,22 +277,18 @@ class Engine:
         lost = [
             op
             for op in self._ops.values()
-            if (op.place in self._gone or getattr(op.task, "dst", None) in self._gone) and not self._runs(op)
+            if (op.place in self._gone or getattr(op.task, "dst", None) in self._gone) and not self._lanes.runs(op)
         ]
         for op in lost:
             del self._ops[op.token]
         for op in lost:
             self._release(op.then)
 
-    def _runs(self, op: Op) -> bool:
-        host = self.costs.host(op.place)
-        return any(queue and queue[0] is op for queue in (self._cpu.get(host), self._updating.get(host)))
-
     def _concerns(self, cancel: Cancel, op: Op) -> bool:
         """Whether an operation is dropped by a cancel: of its merge, to or from its place, and not being applied."""
         if op.task.round != cancel.of or isinstance(op.task, Cancel):
             return False
-        if isinstance(op.task, (Apply, Mix)) and op in self._updating.get(self.costs.host(op.place), ()):
+        if isinstance(op.task, (Apply, Mix)) and self._lanes.merging(op.place, cancel.of) is op:
             return False
         return cancel.at in (op.place, getattr(op.task, "dst", None))
 
@@ -427,7 +296,3 @@ class Engine:
 def _takes_in(task: Task) -> bool:
     """Whether a place has a merge in its model once this is done there."""
     return isinstance(task, (Apply, Mix)) or (isinstance(task, Send) and task.item == "replica")
-
-
-def _merges(op: Op, round: int) -> bool:
-    return isinstance(op.task, (Apply, Mix)) and op.task.round == round

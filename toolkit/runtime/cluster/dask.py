@@ -86,7 +86,7 @@ class Dask:
         if not (self.cluster is None or isinstance(self.cluster, (Client, DaskCluster, str))):
             raise Refused(
                 f"Dask was given {self.cluster!r}, a {type(self.cluster).__name__}. Processes are reached through a "
-                f"client, a cluster or the address of a scheduler. Give one of these, or nothing to start processes here."
+                f"client, a cluster or the address of a scheduler. Give one of these, or nothing to start processes."
             )
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -48,13 +49,11 @@ def connected(cluster: Any) -> Client:
 
 def cards(client: Client, needed: int, owned: LocalCluster | None) -> list[dict[str, Any]]:
     """The cards of `needed` processes, those that take part in no run first."""
-    with contextlib.suppress(TimeoutError):
-        if owned is not None:
-            with spawning():
-                owned.scale(max(needed, len(owned.workers)))
-                client.wait_for_workers(needed, timeout=START)
-        else:
+    if owned is None:
+        with contextlib.suppress(TimeoutError):
             client.wait_for_workers(needed, timeout=COME)
+    else:
+        replenish(client, needed, owned)
     client.register_plugin(Agent())
     found = client.run(card, on_error="ignore").values()
     if len(found) < needed:
@@ -64,6 +63,17 @@ def cards(client: Client, needed: int, owned: LocalCluster | None) -> list[dict[
             f"places share a host by hosts={{place: host}}."
         )
     return sorted(found, key=lambda c: (c["member"] is not None, c["machine"], c["address"]))[:needed]
+
+
+def replenish(client: Client, needed: int, owned: LocalCluster) -> None:
+    """Start what is missing; a process that was retired is missed by its cluster only after a while."""
+    late = time.monotonic() + START
+    with spawning():
+        while time.monotonic() < late:
+            owned.scale(max(needed, len(owned.workers)))
+            with contextlib.suppress(TimeoutError):
+                client.wait_for_workers(needed, timeout=2.0)
+                return
 
 
 def address(cluster: Any) -> str:

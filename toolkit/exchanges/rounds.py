@@ -1,0 +1,112 @@
+"""The names of iterations and merges, and what an exchange remembers of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+
+from immutables import Map
+
+from toolkit.core.cluster import Cluster
+from toolkit.core.messages import PlaceName, Worker, message
+
+
+@message
+class Merge:
+    """One merge: which updates it takes, and all that its tasks need to say of them.
+
+    `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one; `samples`
+    is the number of rows merged before; `live` are the workers present, `guests` those of them that still wait for a
+    replica; `applied` the places known to have it already.
+    """
+
+    round: int
+    group: tuple[Worker, ...]
+    clocks: tuple[int, ...]
+    weights: tuple[float, ...]
+    staleness: tuple[int, ...]
+    samples: int
+    live: Map[Worker, bool]
+    applied: tuple[PlaceName, ...] = ()
+    guests: tuple[Worker, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The part of the live workers that the group makes up."""
+        return len(self.group) / max(1, len(self.live))
+
+    def over(self, workers: Sequence[Worker], round: int, live: Map[Worker, bool]) -> Merge:
+        """The same merge over some of its group, under a new number."""
+        kept = [i for i, worker in enumerate(self.group) if worker in workers]
+        return replace(
+            self,
+            round=round,
+            group=tuple(self.group[i] for i in kept),
+            clocks=tuple(self.clocks[i] for i in kept),
+            weights=tuple(self.weights[i] for i in kept),
+            staleness=tuple(self.staleness[i] for i in kept),
+            live=live,
+        )
+
+
+@message
+class Rounds:
+    """The names of iterations and merges, and the model version from which each worker started."""
+
+    cluster: Cluster
+    live: Map[Worker, bool] = field(default_factory=Map)
+    clock: Map[Worker, int] = field(default_factory=Map)  # iterations started
+    pulled: Map[Worker, int] = field(default_factory=Map)  # merges done when it started
+    rows: Map[Worker, float] = field(default_factory=Map)  # behind the update that is ready
+    finished: Map[Worker, bool] = field(default_factory=Map)
+    flight: Map[int, Merge] = field(default_factory=Map)
+    busy: Map[Worker, int] = field(default_factory=Map)  # worker -> the merge under way that needs it alone
+    held: tuple[frozenset[Worker], ...] = ()  # groups that wait for a busy worker
+    cancelled: Map[int, tuple[PlaceName, ...] | None] = field(
+        default_factory=Map
+    )  # merge -> where it was applied, if known
+    guests: Map[Worker, Worker] = field(
+        default_factory=Map
+    )  # newcomer -> who sends it a replica (itself: not asked yet)
+    issued: int = 0
+    merged: int = 0
+    samples: int = 0
+    time: float = 0.0  # of the latest event
+
+    def start(self, workers: Sequence[Worker]) -> Rounds:
+        """After these have begun an iteration."""
+        clock, pulled = self.clock, self.pulled
+        for worker in workers:
+            clock, pulled = clock.set(worker, clock.get(worker, 0) + 1), pulled.set(worker, self.merged)
+        return replace(self, clock=clock, pulled=pulled)
+
+    def stale(self, worker: Worker) -> int:
+        """Merges issued since the worker's parameters were read."""
+        return self.issued - int(self.pulled[worker])
+
+    def exhausted(self, worker: Worker) -> bool:
+        """Whether a worker has run its budget, or found no row left."""
+        budget = self.cluster.budget.get(worker)
+        return (budget is not None and self.clock.get(worker, 0) >= budget) or self.rows.get(worker) == 0
+
+    def merge(self, group: Sequence[Worker]) -> Merge:
+        """The next merge."""
+        return Merge(
+            self.issued,
+            tuple(group),
+            tuple(self.clock[worker] for worker in group),
+            tuple(self.rows[worker] for worker in group),
+            tuple(map(self.stale, group)),
+            self.samples,
+            self.live,
+            guests=tuple(self.guests),
+        )
+
+    def issue(self, merge: Merge) -> Rounds:
+        """After a merge was asked for."""
+        return replace(
+            self,
+            issued=self.issued + 1,
+            samples=self.samples + int(sum(merge.weights)),
+            flight=self.flight.set(merge.round, merge),
+        )
