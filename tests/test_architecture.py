@@ -25,7 +25,7 @@ LAYERS: dict[str, tuple[str, str]] = {
     "data.dask": ("data core.messages", "numpy dask distributed xarray zarr"),
     "problems": ("+ kernels models data", "jax flax optax numpy sklearn"),
     "place": ("core kernels problems data work", "jax optax numpy"),
-    "work": ("+ core kernels data place", "jax numpy"),
+    "work": ("+ core kernels data place", "jax numpy cloudpickle"),
     "runtime": ("+ core place trace exchanges.schedules rewrites.codecs", "numpy cloudpickle"),
     "runtime.cluster": ("+ runtime core place trace exchanges.schedules", "numpy dask distributed cloudpickle psutil tornado"),
     "trace": ("core", "pandas numpy pyarrow"),

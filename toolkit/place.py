@@ -39,9 +39,9 @@ from toolkit.data.partition import Way
 from toolkit.kernels import stages
 from toolkit.kernels.applying import Applier
 from toolkit.kernels.corrections import Correction
-from toolkit.kernels.training import Learner
 from toolkit.problems.problem import Problem
 from toolkit.work import coding, merges, steps, travel, warming, whole
+from toolkit.work.learners import learner
 from toolkit.work.rows import Rows
 
 Array: TypeAlias = NDArray[Any]
@@ -117,7 +117,7 @@ class Places:
         if double() != setup.x64:  # as where the run was described
             jax.config.update("jax_enable_x64", setup.x64)
         self.setup = setup
-        self.learner = Learner(setup.problem, setup.cluster.seed, setup.state)  # type: ignore[arg-type]
+        self.learner = learner(setup)
         self.correct: Callable[..., jax.Array] = jax.jit(setup.correction.fn if setup.correction else unchanged)
         self.start = self.learner.initial()
         self._appliers: dict[tuple[Span | None, bool], Applier] = {}

@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 from toolkit.core.errors import Refused
 
 
-def whole(name: str, value: float, least: int, unit: str, infinite: bool = False) -> None:
-    """Refuse what is not a whole number of at least `least` (or infinite, where that has a meaning)."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if number and infinite and value == math.inf:
+def whole(
+    name: str, value: float, least: int, unit: str, *, most: float = math.inf, infinite: bool = False
+) -> None:
+    """Refuse what is not a whole number from `least` to `most` (or infinite, where that has a meaning)."""
+    if infinite and _number(value) and value == math.inf:
         return
-    if not number or not math.isfinite(value) or value != int(value) or value < least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
+        bounds = f"from {least} on" if most == math.inf else f"from {least} to {most}"
         raise Refused(
-            f"{name}={value!r} is not a whole number of {unit} from {least} on. Counts of {unit} have no other values. "
-            f"Give an integer of at least {least}."
+            f"{name}={value!r} is not a whole number of {unit} {bounds}. Counts of {unit} have no other values. "
+            f"Give an integer {bounds}."
         )
 
 
-def positive(name: str, value: float, unit: str) -> None:
-    """Refuse what is not a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+def positive(name: str, value: float, unit: str, *, infinite: bool = False) -> None:
+    """Refuse what is not a number above zero, finite unless infinity has a meaning."""
+    if not _number(value) or not value > 0 or (value == math.inf and not infinite):
         raise Refused(
-            f"{name}={value!r} is not a positive number of {unit}. Nothing can take or have that. Give a number "
-            f"above zero."
+            f"{name}={value!r} is not a positive number of {unit}. Nothing can take or have that. "
+            f"Give a number above zero."
         )
 
 
 def fraction(name: str, value: float) -> None:
     """Refuse what is outside (0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+    if not _number(value) or not 0 < value <= 1:
         raise Refused(
             f"{name}={value!r} lies outside (0, 1]. It is a share of a whole. Give a number above 0 and at most 1."
         )
+
+
+def seeding(value: int) -> None:
+    """Refuse what cannot be the seed of counter-based draws."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= value < 2**64:
+        raise Refused(
+            f"seed={value!r} is no seed. Draws are keyed by 64 bits. Give a whole number from 0 to 2**64 - 1."
+        )
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -13,9 +13,9 @@ from toolkit.core.messages import PlaceName, Span, Worker, message
 class Home:
     """What a place is for: the span of the model vector that lives there, and its role.
 
-    `role` is ``"worker"``, ``"server"`` or ``"stage"``; `worker` is the worker it belongs to (None: a server).
-    A place that holds the `model` is read for evaluation. `beside` names the place whose host it shares by
-    default; None gives it a host of its own.
+    `role` is ``"worker"``, ``"server"`` or ``"stage"``; `worker` is the worker it belongs to (None: a server). A place
+    that holds the `model` is read for evaluation. `beside` names the place whose host it shares by default; None gives
+    it a host of its own. `stage` is its number among how many.
     """
 
     role: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toolkit.core.checks import positive, whole
 from toolkit.core.errors import Refused
-from toolkit.core.strategy import named
+from toolkit.core.strategy import named, text
 from toolkit.core.tally import Tally
 
 
@@ -34,19 +35,11 @@ class Condition:
         return None
 
     def __or__(self, other: Condition) -> Condition:
-        return either(self, other)
+        return Either(self, other)
 
     def __repr__(self) -> str:
-        values = ", ".join(repr(getattr(self, name)) for name in self.__dataclass_fields__)
+        values = ", ".join(text(getattr(self, name)) for name in self.__dataclass_fields__)
         return f"{type(self).__name__}({values})"
-
-
-def _positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise Refused(
-            f"{name}({value!r}) is not a positive amount. A run, a phase or an interval must have an extent. "
-            f"Give a number above zero."
-        )
 
 
 @named
@@ -69,7 +62,7 @@ class seconds(Condition):
     limit: float
 
     def __post_init__(self) -> None:
-        _positive("seconds", self.limit)
+        positive("limit", self.limit, "seconds", infinite=True)
 
     def reached(self, tally: Tally) -> bool:
         return tally.time >= self.limit
@@ -87,7 +80,7 @@ class updates(Condition):
 
     Parameters
     ----------
-    limit : int [merges], > 0
+    limit : int [merges], >= 1
         Infinity is never reached.
 
     Examples
@@ -100,7 +93,7 @@ class updates(Condition):
     limit: int
 
     def __post_init__(self) -> None:
-        _positive("updates", self.limit)
+        whole("limit", self.limit, 1, "updates", infinite=True)
 
     def reached(self, tally: Tally) -> bool:
         return tally.updates >= self.limit
@@ -116,8 +109,8 @@ class iterations(Condition):
 
     Parameters
     ----------
-    limit : int [iterations], > 0
-        Of each worker, however fast it is. A number that is not whole is refused.
+    limit : int [iterations], >= 1
+        Of each worker, however fast it is. As an interval: of the workers on average.
 
     Examples
     --------
@@ -129,14 +122,13 @@ class iterations(Condition):
     limit: int
 
     def __post_init__(self) -> None:
-        _positive("iterations", self.limit)
-        if int(self.limit) != self.limit:
-            raise Refused(
-                f"iterations({self.limit!r}) is not whole. A worker runs an iteration or does not. Give a whole number."
-            )
+        whole("limit", self.limit, 1, "iterations")
 
     def reached(self, tally: Tally) -> bool:
-        return tally.joined and tally.active == 0
+        return tally.over
+
+    def amount(self, tally: Tally) -> float:
+        return tally.iterations / (self.limit * max(1, tally.joined))
 
     @property
     def budget(self) -> int | None:
@@ -151,7 +143,7 @@ class epochs(Condition):
     Parameters
     ----------
     limit : float [epochs], > 0
-        Passes over the training rows; a fraction is rounded to whole rows. Refused for a run without data.
+        Passes over the training rows; a fraction is rounded to whole rows, at least one. Refused without data.
 
     Examples
     --------
@@ -163,10 +155,14 @@ class epochs(Condition):
     limit: float
 
     def __post_init__(self) -> None:
-        _positive("epochs", self.limit)
+        positive("limit", self.limit, "epochs")
+
+    def samples(self, rows: int) -> int:
+        """How many rows are to be used in all."""
+        return max(1, round(self.limit * rows))
 
     def reached(self, tally: Tally) -> bool:
-        return self.amount(tally) >= 1 or (tally.joined and tally.active == 0)
+        return self.amount(tally) >= 1 or tally.over
 
     def amount(self, tally: Tally) -> float:
         if not tally.rows:
@@ -174,7 +170,7 @@ class epochs(Condition):
                 f"{self!r} was asked of a run without data. An epoch is a pass over the rows of a problem. "
                 f"Use seconds, updates or iterations with simulate."
             )
-        return tally.samples / round(self.limit * tally.rows)
+        return tally.samples / self.samples(tally.rows)
 
 
 @named
@@ -182,8 +178,8 @@ class epochs(Condition):
 class reaches(Condition):
     r"""True once a measured metric is at least as good as a value.
 
-    A metric m with "loss" or "error" in its name reaches the value v when :math:`m \le v`, any other when
-    :math:`m \ge v`. It changes only when the model is evaluated.
+    A metric m with "loss" or "error" in its name reaches the value v when :math:`m \le v`, any other when :math:`m \ge
+    v`. It changes only when the model is evaluated.
 
     Parameters
     ----------
@@ -228,11 +224,6 @@ class Either(Condition):
 
     def __repr__(self) -> str:
         return f"{self.first!r} | {self.second!r}"
-
-
-def either(first: Condition, second: Condition) -> Condition:
-    """True when one of two conditions is."""
-    return Either(first, second)
 
 
 def falls(metric: str) -> bool:

@@ -88,9 +88,8 @@ def zipline(forecasts: Mapping[W, Sequence[float]]) -> dict[W, int]:
     for worker, times in forecasts.items():
         if not times or not all(math.isfinite(time) for time in times) or any(b < a for a, b in pairwise(times)):
             raise ValueError(
-                f"Worker {worker} has the predicted end times {list(times)!r}. Each worker needs one or more finite "
-                f"times in "
-                f"ascending order. Predict at least one iteration per worker."
+                f"Worker {worker} has the predicted end times {list(times)!r}. Times are finite and ascend, and each "
+                f"worker has one. Predict at least one iteration per worker."
             )
     rank = {worker: i for i, worker in enumerate(forecasts)}
     points = sorted(

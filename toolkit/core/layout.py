@@ -17,9 +17,8 @@ from toolkit.core.messages import Span, message
 class Piece:
     """One tensor of the model: `size` values, part of the named `block`.
 
-    A piece of block ``""`` stands for a model of which only the size is known; it may be cut anywhere. Pieces that
-    are not `trainable` are model state (batch-norm statistics): they travel uncompressed and no
-    optimizer touches them.
+    A piece of block ``""`` stands for a model of which only the size is known; it may be cut anywhere. Pieces that are
+    not `trainable` are model state (batch-norm statistics): they travel uncompressed and no optimizer touches them.
     """
 
     name: str
@@ -90,9 +89,9 @@ class Layout:
             return cuts(self.whole, count)
         if len(blocks) < count:
             raise Refused(
-                f"{count} stages were asked for a model of {len(blocks)} block(s) ({', '.join(blocks)}). A stage "
-                f"holds at least one "
-                f"block of the model. Use at most {len(blocks)} stages, or name more blocks in the problem."
+                f"{count} stages were asked for a model of {len(blocks)} block(s) ({', '.join(blocks)}). "
+                f"A stage holds at least one block. "
+                f"Use at most {len(blocks)} stages, or name more blocks in the problem."
             )
         edges, spans = [0], list(blocks.values())
         for k in range(1, count):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 from typing import Any
 
@@ -13,9 +14,9 @@ from toolkit.core.strategy import NAMES
 def parse(source: str) -> Any:
     """Rebuild what a text such as ``repr(strategy)`` describes.
 
-    The text is a call of known names whose arguments are literals, known names and further such calls. Known
-    are the strategies, codecs, schedules, topologies and conditions of the toolkit, those made with
-    ``@tk.strategy`` or ``tk.named``, and ``inf``. Nothing is evaluated.
+    The text is a call of known names whose arguments are literals, known names and further such calls. Known are the
+    strategies, codecs, schedules, topologies and conditions of the toolkit, those made with ``@tk.strategy`` or
+    ``tk.named``, and ``inf``. Nothing is evaluated.
 
     Parameters
     ----------
@@ -24,7 +25,7 @@ def parse(source: str) -> Any:
     Raises
     ------
     Refused
-        For an unknown name or anything that is not such a call.
+        For an unknown name, arguments that do not fit, or anything that is not such a call.
 
     Examples
     --------
@@ -34,7 +35,7 @@ def parse(source: str) -> Any:
     """
     try:
         tree = ast.parse(source.strip(), mode="eval").body
-    except (SyntaxError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (SyntaxError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         raise Refused(
             f"{source!r} is not the text of a strategy: {error}. Such a text is a call of known names. "
             f"Write for example chain(ssp(3), parameter_server(2))."
@@ -52,7 +53,7 @@ def _value(node: ast.expr, source: str) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in NAMES:
             named = {keyword.arg: _value(keyword.value, source) for keyword in keywords if keyword.arg}
             if len(named) == len(keywords) and not any(isinstance(arg, ast.Starred) for arg in args):
-                return NAMES[name](*(_value(arg, source) for arg in args), **named)
+                return _called(name, [_value(arg, source) for arg in args], named)
         case ast.Name(id="inf"):
             return math.inf
         case ast.Name(id=name) if name in NAMES:
@@ -70,3 +71,14 @@ def _value(node: ast.expr, source: str) -> Any:
     raise Refused(
         f"{found!r} in {source!r} cannot be read. Only calls of known names with literals are. Known names: {known}."
     )
+
+
+def _called(name: str, args: list[Any], named: dict[str, Any]) -> Any:
+    try:
+        call = inspect.signature(NAMES[name]).bind(*args, **named)
+    except TypeError as error:
+        raise Refused(
+            f"{name} was called with arguments that do not fit: {error}. A call gives what its definition asks for. "
+            f"Look at help({name})."
+        ) from None
+    return NAMES[name](*call.args, **call.kwargs)

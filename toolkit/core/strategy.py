@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from toolkit.core.cluster import Cluster, Home
@@ -24,7 +24,7 @@ Homes: TypeAlias = Mapping[PlaceName, Home]
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Names that may stand in the text of a strategy: strategies, codecs, schedules, topologies, conditions.
+#: What may be called or named in the text of a strategy: strategies, codecs, schedules, topologies, conditions.
 NAMES: dict[str, Callable[..., Any]] = {}
 
 #: More messages than this for one event means that two layers answer each other without end.
@@ -115,20 +115,21 @@ def named(function: F) -> F:
 
 def text(value: object) -> str:
     """The text of an argument, such that parsing it gives an equal value."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
     name = getattr(value, "__name__", "")
     if callable(value) and not isinstance(value, type) and NAMES.get(name) is value:
         return str(name)
-    if isinstance(value, (tuple, list)):
-        inner = ", ".join(text(item) for item in value)
-        return f"[{inner}]"
-    if callable(value) and not isinstance(value, Strategy):
+    if callable(value):
         raise TypeError(
             f"The function {name or repr(value)} was given to a strategy but has no name that a record could keep. "
             f"A strategy is saved as the text of its call. Define it with `def` and decorate it with tk.named."
         )
-    return repr(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(text, value))}]"
+    if isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, Integral):
+        return repr(int(value))  # also of NumPy, whose numbers write their type
+    return repr(float(value)) if isinstance(value, Real) else repr(value)
 
 
 def strategy(function: Callable[P, Strategy]) -> Callable[P, Strategy]:
@@ -183,9 +184,8 @@ def arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> li
         elif value == parameter.default and type(value) is type(parameter.default):
             by_name = True
         else:
-            texts.append(
-                f"{name}={text(value)}" if by_name or parameter.kind is parameter.KEYWORD_ONLY else text(value)
-            )
+            by_name = by_name or parameter.kind is parameter.KEYWORD_ONLY
+            texts.append(f"{name}={text(value)}" if by_name else text(value))
     return texts
 
 
@@ -262,13 +262,12 @@ def _step(layers: tuple[Strategy, ...], states: State, message: Message) -> tupl
             out.append(message)
         else:
             raise ChainError(
-                f"{message} fell out of the chain: no layer below turns it into tasks. The layers are "
-                f"{', '.join(layer.spec for layer in layers)}. Put an exchange such as parameter_server() below the "
-                f"policy."
+                f"{message} fell out of {', '.join(layer.spec for layer in layers)}. No layer turns it into tasks. "
+                f"Put an exchange such as parameter_server() below the policy."
             )
     raise Livelock(
         f"One event caused {LIMIT} messages without end; the last was {message}. Two layers answer each other. "
-        f"Look at the layer that answers {type(message).__name__}."
+        f"Look for those that answer {type(message).__name__}."
     )
 
 

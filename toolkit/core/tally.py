@@ -20,6 +20,10 @@ class Tally:
         Merges.
     samples : int [rows]
         Rows whose updates are in the model.
+    iterations : int
+        Of all workers together; also those whose updates are not merged, or not yet.
+    joined, active : int [workers]
+        How many have ever joined, and how many of them neither left nor are finished.
     metrics : Map of name to the last measured value
     """
 
@@ -27,11 +31,17 @@ class Tally:
     time: float = 0.0
     updates: int = 0
     samples: int = 0
+    iterations: int = 0
+    joined: int = 0
     active: int = 0
-    joined: bool = False
     metrics: Map[str, float] = field(default_factory=Map)
     pending: Map[Worker, int] = field(default_factory=Map)
     finished: Map[Worker, bool] = field(default_factory=Map)
+
+    @property
+    def over(self) -> bool:
+        """Whether there were workers and none of them is active any more."""
+        return self.joined > 0 and self.active == 0
 
     def observe(self, event: Event) -> Tally:
         """The tally after an event."""
@@ -39,13 +49,14 @@ class Tally:
         later = self if time == self.time else replace(self, time=time)
         match event:
             case Joined():
-                return replace(later, active=self.active + 1, joined=True)
+                return replace(later, active=self.active + 1, joined=self.joined + 1)
             case Finished(worker):
                 return replace(later, active=self.active - 1, finished=self.finished.set(worker, True))
             case Left(worker) if worker not in self.finished:
                 return replace(later, active=self.active - 1)
             case Done(task, _, facts) if task.key[0] == "ready":
-                return replace(later, pending=self.pending.set(task.about[0], facts.get("samples", 1)))
+                pending = self.pending.set(task.about[0], facts.get("samples", 1))
+                return replace(later, iterations=self.iterations + 1, pending=pending)
             case Committed(group) if group:
                 rows = sum(self.pending.get(worker, 0) for worker in group)
                 return replace(later, updates=self.updates + 1, samples=self.samples + rows)

@@ -47,17 +47,16 @@ def all_reduce(schedule: Schedule) -> Strategy:
     name = getattr(schedule, "__name__", repr(schedule))
     if not callable(schedule) or SCHEDULES.get(name) is not schedule:
         raise Refused(
-            f"all_reduce was given {schedule!r}, which is not a known schedule. Workers look a schedule up by its "
-            f"name. "
+            f"all_reduce was given {schedule!r}, which is not a known schedule. "
+            f"Workers look a schedule up by its name. "
             f"Use ring, tree or halving_doubling, or decorate your own with @tk.schedule."
         )
 
     def merge(cluster: Cluster, m: Merge) -> Sequence[Task]:
         if late := [w for w, stale in zip(m.group, m.staleness, strict=True) if stale]:
             raise Refused(
-                f"all_reduce cannot merge stale updates (workers {late}): every replica moves together. Use it below "
-                f"bsp() or "
-                f"backup(), or put parameter_server() or gossip() below this policy."
+                f"all_reduce cannot merge stale updates (workers {late}). Every replica moves together. "
+                f"Use it below bsp() or backup(), or put parameter_server() or gossip() below this policy."
             )
         whole = cluster.layout.whole
         reduce = Reduce(("reduce", m.round), m.group, name, whole, m.weights)

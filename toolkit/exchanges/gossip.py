@@ -38,7 +38,7 @@ def gossip(topology: Neighbours | Edges) -> Strategy:
 
     Notes
     -----
-    Parameters travel whole: a codec below does not change their bytes. The mean over the workers changes only by
+    Parameters travel whole: a codec below does not change their bytes. The mean over the workers changes only by their
     updates.
 
     References
@@ -105,8 +105,8 @@ def check(edges: Sequence[tuple[Worker, Worker]], workers: Sequence[Worker]) -> 
     if reached != set(workers) or any(a == b or a not in workers or b not in workers for a, b in edges):
         raise Refused(
             f"gossip over the edges {list(edges)} reaches the workers {sorted(reached)} of {sorted(workers)}. "
-            f"Averages spread only "
-            f"over a connected graph of the workers. Add edges until every worker can be reached, without loops."
+            f"Averages spread only over a connected graph of the workers. "
+            f"Add edges until every worker can be reached, without loops."
         )
 
 

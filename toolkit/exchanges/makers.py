@@ -219,14 +219,12 @@ def _repair(
     holders = tuple(p for p in applied if p in rounds.live and p not in rounds.guests)  # guests have no model yet
     new = replace(old.over(survivors, rounds.issued, rounds.live), applied=holders, guests=tuple(rounds.guests))
     busy = Map({w: r for w, r in rounds.busy.items() if r != old.round})
-    samples = rounds.samples - int(sum(old.weights))
-    merged = rounds.merged + 1  # the cancelled one is over too
     rounds = replace(
         rounds,
         flight=rounds.flight.delete(old.round),
         busy=busy,
-        samples=samples,
-        merged=merged,
+        samples=rounds.samples - int(sum(old.weights)),
+        merged=rounds.merged + 1,  # the cancelled one is over too
     )
     rest = new.over([worker for worker in survivors if worker not in holders], new.round, new.live)
     wanted = needs(rounds.cluster, rest) if rest.group else ()

@@ -43,8 +43,8 @@ def parameter_server(shards: int = 1, place: str = "collocated") -> Strategy:
     whole("shards", shards, 1, "shards")
     if place not in ("collocated", "separate"):
         raise Refused(
-            f"place={place!r} is unknown. A shard shares a worker's host or has its own. Use 'collocated' or "
-            f"'separate'."
+            f"place={place!r} is unknown. A shard shares a worker's host or has its own. "
+            f"Use 'collocated' or 'separate'."
         )
     names = tuple(f"s{k}" for k in range(shards))
 

@@ -62,12 +62,10 @@ class Rounds:
     flight: Map[int, Merge] = field(default_factory=Map)
     busy: Map[Worker, int] = field(default_factory=Map)  # worker -> the merge under way that needs it alone
     held: tuple[frozenset[Worker], ...] = ()  # groups that wait for a busy worker
-    cancelled: Map[int, tuple[PlaceName, ...] | None] = field(
-        default_factory=Map
-    )  # merge -> where it was applied, if known
-    guests: Map[Worker, Worker] = field(
-        default_factory=Map
-    )  # newcomer -> who sends it a replica (itself: not asked yet)
+    #: merge -> where it was applied, if known
+    cancelled: Map[int, tuple[PlaceName, ...] | None] = field(default_factory=Map)
+    #: newcomer -> who sends it a replica (itself: not asked yet)
+    guests: Map[Worker, Worker] = field(default_factory=Map)
     issued: int = 0
     merged: int = 0
     samples: int = 0

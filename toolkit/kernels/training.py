@@ -96,6 +96,7 @@ class Learner:
     def __init__(self, problem: Task, seed: int = 0, state: StatePolicy = "averaged") -> None:
         self.problem = problem
         self.seed = seed
+        self._first: tuple[np.ndarray, np.ndarray] | None = None
         self.vector = Vector.of(problem.model, problem.blocks, state)
         self._gradient = jax.jit(self._differentiate)
         self._loss = jax.jit(self._forward)
@@ -109,7 +110,9 @@ class Learner:
 
     def initial(self) -> tuple[np.ndarray, np.ndarray]:
         """The vector [P] and the local state [S] before the first step."""
-        return self.vector.initial(self.problem.model, self.problem.blocks, self.seed)
+        if self._first is None:
+            self._first = self.vector.initial(self.problem.model, self.problem.blocks, self.seed)
+        return self._first
 
     def gradient(self, vector: np.ndarray, local: np.ndarray, rows: Rows, keys: Sequence[int]) -> Update:
         """The gradient on some rows; on no rows an update of zeros whose loss is NaN."""

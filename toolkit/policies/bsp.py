@@ -13,9 +13,8 @@ from toolkit.policies.makers import barrier
 def bsp() -> Strategy:
     r"""Bulk synchronous parallel: each worker waits for every worker.
 
-    A round merges one update of each of the :math:`n` workers, :math:`w \leftarrow w - \eta \sum_p m_p g_p / \sum_p
-    m_p`
-    with :math:`m_p` the rows behind update :math:`g_p`, and takes as long as its slowest worker.
+    A round merges one update of each worker, :math:`w \leftarrow w - \eta \sum_p m_p g_p / \sum_p m_p` with :math:`m_p`
+    the rows behind update :math:`g_p`, and takes as long as its slowest worker.
 
     References
     ----------

@@ -6,7 +6,7 @@ Post-local SGD: T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large min
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 from toolkit.core.cluster import Cluster
@@ -41,7 +41,7 @@ class Phase:
     idle: frozenset[Worker] = frozenset()
     draining: bool = False
     switched: bool = False
-    members: frozenset[Worker] = field(default=frozenset())
+    members: frozenset[Worker] = frozenset()
 
     def move(self, message: Message) -> Phase:
         """The phase after a message of the policy or of the exchange."""
@@ -93,11 +93,16 @@ def switch(at: Condition | int, first: Strategy, then: Strategy) -> Strategy:
     chain(switch(100, bsp(), asp()), parameter_server())
     """
     condition = at if isinstance(at, Condition) else updates(at)
+    if condition.budget is not None:
+        raise Refused(
+            f"switch was told to wait for {condition!r}. That holds when all workers are finished, and then nobody is "
+            f"left to switch. Wait for merges, such as updates(100), or for seconds, epochs or a metric."
+        )
     for policy in (first, then):
         if not isinstance(policy, Strategy) or policy.kind != "policy":
             raise Refused(
-                f"switch was given {policy!r}, which is not a policy. It changes when workers go on, not how updates "
-                f"travel. "
+                f"switch was given {policy!r}, which is not a policy. "
+                f"It changes when workers go on, not how updates travel. "
                 f"Give two policies such as bsp() and asp(), and put the exchange below the switch."
             )
 

@@ -11,12 +11,9 @@ from dataclasses import replace
 
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Compute, Reduce, Send, Stage, Task
-from toolkit.core.strategy import Strategy, named, strategy
-from toolkit.rewrites.codecs import Codec, fp16, power_sgd, qsgd, random_k, sign, top_k
+from toolkit.core.strategy import Strategy, strategy
+from toolkit.rewrites.codecs import Codec
 from toolkit.rewrites.makers import rewrite
-
-for maker in (top_k, random_k, sign, qsgd, power_sgd, fp16):
-    named(maker)
 
 
 @strategy
@@ -50,8 +47,8 @@ def compress(codec: Codec) -> Strategy:
     """
     if not isinstance(codec, Codec):
         raise Refused(
-            f"compress was given {codec!r}, which is not a codec. It needs a rule for encoding. Give one such as "
-            f"top_k(0.01)."
+            f"compress was given {codec!r}, which is not a codec. It needs a rule for encoding. "
+            f"Give one such as top_k(0.01)."
         )
     text = repr(codec)
 
@@ -65,8 +62,9 @@ def compress(codec: Codec) -> Strategy:
                 return (replace(task, codec=text),)
             case Reduce():
                 raise Refused(
-                    f"compress({text}) cannot shrink the updates of an all_reduce. A sum of such codes is not the "
-                    f"code of the sum. Put all_gather() or parameter_server() above compress(), or use a linear codec such as fp16()."
+                    f"compress({text}) cannot shrink the updates of an all_reduce. "
+                    f"A sum of such codes is not the code of the sum. "
+                    f"Put all_gather() or parameter_server() above compress(), or use a linear codec such as fp16()."
                 )
         return (task,)
 

@@ -23,11 +23,9 @@ class Hand:
 def deal(rows: int, batch: int, shards: Mapping[Worker, int] | None = None, limit: int | None = None) -> Strategy:
     """Give every step a ticket: which rows it reads.
 
-    Without `shards`, one order of all rows per epoch is dealt to whoever comes next, so that each row is used once
-    per epoch
-    under every policy. With `shards`, each worker goes through its own rows, in an epoch of its own. The last ticket
-    of an
-    epoch is short. Once `limit` rows are dealt, tickets are empty.
+    Without `shards`, one order of all rows per epoch is dealt to whoever comes next, so that each row is used once per
+    epoch under every policy. With `shards`, each worker goes through its own rows, in an epoch of its own. The last
+    ticket of an epoch is short. Once `limit` rows are dealt, tickets are empty.
 
     Parameters
     ----------

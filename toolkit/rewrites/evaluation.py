@@ -46,9 +46,8 @@ class Watch:
 def evaluation(every: Condition, everyone: bool = False) -> Strategy:
     """Evaluate the model each time `every` has passed once more, right after a merge.
 
-    All shards are read at the version of that merge; replicas are averaged. No second evaluation is asked for while
-    one is
-    under way. With `everyone`, workers that hold no model are read too, for the state they keep to themselves.
+    All shards are read at the version of that merge; replicas are averaged. No second evaluation is asked for while one
+    is under way. With `everyone`, workers that hold no model are read too, for the state they keep to themselves.
     """
 
     def init(cluster: Cluster) -> Watch:

@@ -39,8 +39,7 @@ Renamed: TypeAlias = Mapping[Key, tuple[Keys, ...]]
 def pipeline(stages: int, microbatches: int = 1) -> Strategy:
     r"""Split each worker's model over `stages` places and each batch into `microbatches`.
 
-    Worker w becomes the places ``"w.0"`` to ``"w.{stages - 1}"``, each with consecutive blocks of the model.
-    Parameters,
+    Worker w becomes the places ``"w.0"`` to ``"w.{stages - 1}"``, each with consecutive blocks of the model. Parameters,
     updates and optimizer state live and travel only at their stage; between stages go activations and their cotangents.
     With p equal stages and m equal microbatches an iteration takes :math:`(m + p - 1) / m` of the time without gaps.
 
@@ -87,9 +86,8 @@ def pipeline(stages: int, microbatches: int = 1) -> Strategy:
             return (split, {}), ()
         if not isinstance(message, Task):
             return state, (message,)
-        tasks, names = (
-            split.compute(message, renamed) if isinstance(message, Compute) else split.expand(message, renamed)
-        )
+        divide = split.compute if isinstance(message, Compute) else split.expand
+        tasks, names = divide(message, renamed)  # type: ignore[arg-type]
         return (split, {**renamed, message.key: names} if names else renamed), tasks
 
     return Strategy(init, step, places=places)
@@ -154,9 +152,9 @@ class Split:
         """Forward through the stages and back, microbatch by microbatch."""
         if task.local:
             raise Refused(
-                "pipeline cannot run local_steps: the optimizer steps of one worker would need parameters of every "
-                "stage. "
-                "Several stages take one step together per exchange. Leave out local_steps() or pipeline()."
+                f"pipeline was asked for {task.steps} local step(s) of worker {task.at}. "
+                f"An optimizer step at a worker would need the parameters of every stage. "
+                f"Leave out local_steps() or pipeline()."
             )
         worker = task.at
         assert isinstance(worker, int)
@@ -165,8 +163,7 @@ class Split:
         phases = ("forward",) if task.forward else ("forward", "backward")
         for phase in phases:
             for m in range(self.microbatches):
-                for step in self.pass_through(task, worker, phase, m, latest):
-                    tasks.append(step)
+                tasks.extend(self.pass_through(task, worker, phase, m, latest))
         return tasks, tuple(latest[s] for s in range(len(self.spans)))
 
     def pass_through(
