@@ -27,7 +27,10 @@ LAYERS: dict[str, tuple[str, str]] = {
     "place": ("core kernels problems data work", "jax optax numpy"),
     "work": ("+ core kernels data place", "jax numpy cloudpickle"),
     "runtime": ("+ core place trace exchanges.schedules rewrites.codecs", "numpy cloudpickle"),
-    "runtime.cluster": ("+ runtime core place trace exchanges.schedules", "numpy dask distributed cloudpickle psutil tornado"),
+    "runtime.cluster": (
+        "runtime core place trace exchanges.schedules",
+        "numpy dask distributed cloudpickle psutil tornado",
+    ),
     "trace": ("core", "pandas numpy pyarrow"),
     "folder": ("trace", "pandas numpy"),
     "intervals": ("core trace", "pandas numpy"),

@@ -75,6 +75,8 @@ def test_problems_that_do_not_fit(changes, says):
         ({"deal": "rows"}, "deal='rows'"),
         ({"deal": 3}, "deal=3"),
         ({"evaluate": 5}, "evaluate=5"),
+        ({"evaluate": tk.reaches("loss", 0.1)}, "no interval"),
+        ({"evaluate": tk.updates(2) | tk.reaches("loss", 0.1)}, "no interval"),
         ({"until": 5}, "until=5"),
         ({"until": tk.reaches("acuracy", 0.9)}, "does not measure"),
         ({"until": tk.updates(2) | tk.reaches("accuracy", 0.9)}, "does not measure"),

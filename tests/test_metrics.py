@@ -80,8 +80,8 @@ def test_staleness_counts_merges_before_and_after_an_update_was_ready() -> None:
     merge(trace, 1, (1,), 2.0, 2.1, again)
     last = compute(trace, 2, 1, 0.0, 3.0, stale=2)  # two merges were issued while it computed
     merge(trace, 2, (0, 2), 3.0, 3.1, last)
-    ages = metrics.staleness(run_of(trace))
-    assert ages[["round", "workers", "stale", "stale_max"]].to_numpy().tolist() == [[0, 1, 0, 0], [1, 1, 0, 0], [2, 2, 2, 2]]
+    ages = metrics.staleness(run_of(trace))[["round", "workers", "stale", "stale_max"]]
+    assert ages.to_numpy().tolist() == [[0, 1, 0, 0], [1, 1, 0, 0], [2, 2, 2, 2]]
     assert early < other  # worker 0 lay ready during both merges
 
 

@@ -30,7 +30,7 @@ from toolkit.problems.quadratic import quadratic
 from toolkit.rewrites.deal import deal as dealing
 from toolkit.rewrites.evaluation import evaluation
 
-PARSED: tuple[Callable[..., Any], ...] = (*WAYS.values(), digits, images, logistic, quadratic)
+PARSED: tuple[Callable[..., Any], ...] = (*WAYS, digits, images, logistic, quadratic)
 for function in PARSED:
     named(function)
 
@@ -71,12 +71,14 @@ def prepare(
     if not isinstance(deal, Way):
         expect("deal", deal, ("global", "shards"))
     demand("problem", problem, Problem, "tk.problem(model, loss, train=(x, y), test=(x, y)) or tk.problems.digits()")
-    demand("evaluate", evaluate or epochs(1), Condition, "epochs(1) or updates(100)")
+    every = evaluate or epochs(1)
+    demand("evaluate", every, Condition, "epochs(1) or updates(100)")
+    recurring(every)
     if correction is not None:
         demand("correction", correction, Correction, "scale_by_staleness(), delay_compensation() or elastic(0.5)")
     check(problem)
     measurable(until, problem)
-    rows, every = problem.train.rows, evaluate or epochs(1)
+    rows = problem.train.rows
     vector = Vector.of(problem.model, problem.blocks, state)  # type: ignore[arg-type]
     budget = dict.fromkeys(cluster.workers, until.budget) if until.budget is not None else {}
     cluster = replace(cluster, layout=vector.layout, rows=rows, budget={**budget, **cluster.budget})
@@ -127,8 +129,8 @@ def demand(name: str, value: object, kind: type, example: str) -> None:
     """Refuse what is not of a kind."""
     if not isinstance(value, kind):
         raise Refused(
-            f"{name}={value!r} is a {type(value).__name__} and no {kind.__name__.lower()}. Nothing else fits there. "
-            f"Give one such as {example}."
+            f"{name}={value!r} is a {type(value).__name__} and no {kind.__name__.lower()}. "
+            f"Nothing else fits there. Give one such as {example}."
         )
 
 
@@ -139,8 +141,20 @@ def measurable(until: Condition, problem: Problem) -> None:
         measurable(until.second, problem)
     elif isinstance(until, reaches) and until.metric not in (known := ("loss", *problem.metrics)):
         raise Refused(
-            f"{until!r} waits for a metric that {problem!r} does not measure. The run would never end by it. Use one "
-            f"of {', '.join(known)}, or give the problem this metric."
+            f"{until!r} waits for a metric that {problem!r} does not measure. The run would never end by it. "
+            f"Use one of {', '.join(known)}, or give the problem this metric."
+        )
+
+
+def recurring(every: Condition) -> None:
+    """Refuse an interval that never passes."""
+    if isinstance(every, Either):
+        recurring(every.first)
+        recurring(every.second)
+    elif isinstance(every, reaches):
+        raise Refused(
+            f"evaluate={every!r} is no interval. A metric changes only when it is measured. "
+            f"Give one such as epochs(1) or updates(100)."
         )
 
 
@@ -148,13 +162,15 @@ def correctable(correction: Correction, setup: Setup) -> None:
     """Refuse a correction that the strategy never asks for, or asks for where it means something else."""
     if not any(home.role == "server" for home in setup.cluster.homes.values()):
         raise Refused(
-            f"{correction!r} was asked of a strategy without servers. It compares what a worker pulled with the model "
-            f"that a server holds. Put parameter_server() into the chain."
+            f"{correction!r} was asked of a strategy without servers. "
+            f"It compares what a worker pulled with the model that a server holds. "
+            f"Put parameter_server() into the chain."
         )
     if correction.keeps_replica and not setup.local:
         raise Refused(
-            f"{correction!r} was asked of a strategy without local steps. Its workers keep replicas of their own, "
-            f"which only local steps move. Add local_steps(1) or more to the chain."
+            f"{correction!r} was asked of a strategy without local steps. "
+            f"Its workers keep replicas of their own, which only local steps move. "
+            f"Add local_steps(1) or more to the chain."
         )
 
 
@@ -166,9 +182,8 @@ def sizes(problem: Problem, way: Way | None, cluster: Cluster) -> dict[int, int]
     owned = {w: len(p) for w, p in way(problem.train.rows, cluster.workers, cluster.seed, labels).items()}
     if max(owned.values()) < problem.batch:
         raise Refused(
-            f"The batch is {problem.batch} rows and no worker owns more than {max(owned.values())}. A step reads one "
-            f"batch of a worker's "
-            f"own rows. Use a smaller batch, fewer workers or more rows."
+            f"The batch is {problem.batch} rows and no worker owns more than {max(owned.values())}. "
+            f"A step reads one batch of a worker's own rows. Use a smaller batch, fewer workers or more rows."
         )
     return owned
 
@@ -178,7 +193,7 @@ def whole_epochs(until: Condition, rows: int) -> int | None:
     if isinstance(until, Either):
         limits = [whole_epochs(part, rows) for part in (until.first, until.second)]
         return min((limit for limit in limits if limit is not None), default=None)
-    return round(until.limit * rows) if isinstance(until, epochs) else None
+    return until.samples(rows) if isinstance(until, epochs) else None
 
 
 def sample(strategy: Strategy, cluster: Cluster) -> Compute | Stage | None:
@@ -207,9 +222,8 @@ def transformation(optimizer: Optimizer) -> optax.GradientTransformation:
     else:
         reason = f"it is a {type(optimizer).__name__}"
     raise Refused(
-        f"The optimizer {optimizer!r} cannot be used: {reason}. It is an optax transformation or the text of a call "
-        f"of one. "
-        f"Give optax.sgd(0.1) or 'sgd(0.1)'."
+        f"The optimizer {optimizer!r} cannot be used: {reason}. "
+        f"It is an optax transformation or the text of a call of one. Give optax.sgd(0.1) or 'sgd(0.1)'."
     )
 
 

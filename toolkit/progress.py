@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-LINES = 20  # at most, per run without an audience
+LINES = 10  # at most, per run without an audience
 PERIOD = 0.5  # seconds between repaints of a bar
 UNITS = ("seconds", "updates", "samples", "%")
 
@@ -28,7 +28,7 @@ class Progress:
     unit : {"seconds", "updates", "samples", "%"}
         What is counted; ``"%"`` of whatever ends the run, told as `fraction`.
     interactive : bool, optional
-        True: a bar (of widgets where a notebook has a front end). False: at most 20 plain lines. By default a bar
+        True: a bar (of widgets where a notebook has a front end). False: at most 10 plain lines. By default a bar
         if `file` is a terminal or a notebook server started this kernel, and lines otherwise (papermill, a job's log).
     file : text stream, optional
         Where to write; by default standard error.
@@ -73,7 +73,7 @@ class Progress:
         metrics: Mapping[str, float] | None = None,
         fraction: float = 0.0,
     ) -> None:
-        """Tell how far the run has come: time [s], merged updates, rows used, latest metrics, fraction [0, 1]."""
+        """Tell how far the run has come: time [s], merges, rows merged, latest metrics, fraction [0, 1]."""
         done = {"seconds": time, "updates": updates, "samples": samples, "%": 100 * fraction}[self._unit]
         notes = [] if self._unit == "seconds" else [f"{time:.4g} s"]
         notes += [] if self._unit == "updates" else [f"{updates} updates"]

@@ -21,6 +21,9 @@ from toolkit.run import Run
 from toolkit.runtime import numerics, process
 from toolkit.trace import key_from
 
+#: What orders the reads and writes at each place.
+STAMPS = ["kind", "key", "place", "peer", "src_seq", "dst_seq"]
+
 
 def replay(
     run: Run, rounds: int | None = None, problem: Problem | None = None, optimizer: Optimizer | None = None
@@ -35,16 +38,15 @@ def replay(
     run : Run
         Of this session, or loaded.
     rounds : int, optional
-        Stop after so many merges.
+        Stop after so many updates (merges).
     problem, optimizer : optional
         For a loaded run whose problem or optimizer was not one of the toolkit's own by text.
     """
     recipe = run.made or rebuilt(run, problem, optimizer)
+    touched = run.trace[(run.trace["src_seq"] >= 0) | (run.trace["dst_seq"] >= 0)]
     stamps = [
         (str(kind), key_from(key), place_of(place), None if pd.isna(peer) else place_of(peer), int(reads), int(writes))
-        for kind, key, place, peer, reads, writes in run.trace.loc[
-            (run.trace.src_seq >= 0) | (run.trace.dst_seq >= 0), ["kind", "key", "place", "peer", "src_seq", "dst_seq"]
-        ].itertuples(index=False)
+        for kind, key, place, peer, reads, writes in touched[STAMPS].itertuples(index=False)
     ]
     outcome = process.call(numerics.replay, recipe.strategy, recipe.setup, list(run.events), stamps, rounds)
     recorded = run.cluster.get("settings", {})
@@ -52,8 +54,7 @@ def replay(
     if other := [name for name in names if recorded.get(name) != outcome.settings.get(name)]:
         warnings.warn(
             f"The run was recorded with other settings: {', '.join(f'{n} was {recorded.get(n)!r}' for n in other)}. "
-            f"Compiled results "
-            f"depend on them. The parameters of the replay may differ in their last bits.",
+            f"Compiled results depend on them. The parameters of the replay may differ in their last bits.",
             stacklevel=2,
         )
     return replace(run, params=named_params(recipe.setup, outcome), status="replayed", made=recipe)
@@ -70,14 +71,13 @@ def rebuilt(run: Run, problem: Problem | None, optimizer: Optimizer | None) -> R
         made = problem or parse(run.problem)
     except ValueError as error:
         raise Refused(
-            f"The problem {run.problem!r} of the run {run.name!r} is not one that its text rebuilds. A replay needs "
-            f"model and data. "
-            f"Call replay(problem=...) with the problem of the run."
+            f"The problem {run.problem!r} of the run {run.name!r} is not one that its text rebuilds. "
+            f"A replay needs model and data. Call replay(problem=...) with the problem of the run."
         ) from error
     if optimizer is None and run.optimizer.startswith("optax:"):
         raise Refused(
-            f"The optimizer of the run {run.name!r} was an object, recorded as {run.optimizer!r}. Its numbers are "
-            f"not in the record. "
+            f"The optimizer of the run {run.name!r} was an object, recorded as {run.optimizer!r}. "
+            f"Its numbers are not in the record. "
             f"Call replay(optimizer=...) with it, or train with a text such as 'sgd(0.1)'."
         )
     o, came = run.options, [event.worker for event in run.events if isinstance(event, Joined)]

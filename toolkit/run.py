@@ -132,7 +132,7 @@ class Run:
         total, each = counts.loc["all"].to_dict(), counts["iterations"].iloc[1:]
         values = self.metrics.sort_values("time", kind="stable").groupby("name")["value"].last()
         last = {str(name): float(value) for name, value in values.items()}
-        row: dict[str, Any] = {"strategy": self.name, "seconds": seconds(self)}
+        row: dict[str, Any] = {"strategy": self.name, "seconds": length}
         row |= {"updates": len(merges), "iterations": int(total["iterations"]), "samples": int(total["samples"])}
         row |= {"loss": last.pop("loss", np.nan), "accuracy": last.pop("accuracy", np.nan)} | last
         if target is not None:

@@ -16,6 +16,7 @@ from toolkit import folder as folders
 from toolkit.run import Run, Target, warn_unheard
 
 INDEX = "runs.json"
+OWN = {"affinity", "processes"}  # settings that differ from process to process
 
 
 class Runs(Mapping[str, Run]):
@@ -64,12 +65,12 @@ class Runs(Mapping[str, Run]):
         Returns
         -------
         DataFrame
-            `strategy`; `seconds` [s]; `updates`, the merges; `iterations` of workers that they took in; `samples` [rows]; last `loss`, `accuracy` and other metrics;
-            `waiting` [s], of all workers; `stale_mean` and `stale_max` [merges]; `sent` [byte]; `dropped` updates;
-            `unheard`, the workers none of whose updates was merged; `updates_per_second`, `iterations_per_second`,
-            `samples_per_second`;
+            `strategy`; `seconds` [s]; `updates`, the merges; `iterations` of workers that they took in; `samples`
+            [rows]; last `loss`, `accuracy` and other metrics; `waiting` [s], of all workers; `stale_mean` and
+            `stale_max` [merges]; `sent` [byte]; `dropped`, the iterations that no merge took in; `unheard`, the workers
+            of whom none was merged; `updates_per_second`, `iterations_per_second`, `samples_per_second`;
             `compile_seconds` [s], not part of `seconds`; `measured` (False: virtual time); `status`; `comparable`,
-            ``"yes"`` or in what the run differs from the first beside its strategy.
+            ``"yes"`` or in what the run differs from the first beside its strategy. With a target, `to_target` [s].
         """
         rows = self._rows(target)
         for row in rows:
@@ -109,7 +110,7 @@ def differences(first: Run, other: Run) -> str:
     """In what two runs differ that is no matter of strategy; ``"yes"`` if in nothing: they are comparable.
 
     Compared are the kind of time, the problem (with its batch), the end and, within one kind of time, the settings of
-    the processes (threads, affinity, XLA flags), the CPU model and whether cores were oversubscribed.
+    the processes (threads, XLA flags), the CPU model and whether cores were oversubscribed.
     """
     pairs = {
         "measured": (first.measured, other.measured),
@@ -118,7 +119,8 @@ def differences(first: Run, other: Run) -> str:
     }
     if first.measured == other.measured:
         mine, theirs = (run.cluster.get("settings", {}) for run in (first, other))
-        pairs |= {name: (mine.get(name), theirs.get(name)) for name in sorted({*mine, *theirs})}
+        alike = sorted({*mine, *theirs} - OWN)
+        pairs |= {name: (mine.get(name), theirs.get(name)) for name in alike}
         pairs |= {name: (first.cluster.get(name), other.cluster.get(name)) for name in ("cpu", "oversubscribed")}
     notes = [f"{name}: {theirs}, not {mine}" for name, (mine, theirs) in pairs.items() if mine != theirs]
     return "; ".join(notes) or "yes"

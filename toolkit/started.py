@@ -75,8 +75,8 @@ class Started:
             raise
         if self._thread.is_alive():
             raise TimeoutError(
-                f"The run {self.name!r} goes on after {timeout} s. It was not waited for any longer. Wait again, or "
-                f"stop it."
+                f"The run {self.name!r} goes on after {timeout} s. It was not waited for any longer. "
+                f"Wait again, or stop it."
             )
         if self._bar is not None:
             self._bar.close()

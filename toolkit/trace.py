@@ -209,8 +209,8 @@ def events_frame(events: Iterable[Event]) -> pd.DataFrame:
             case Measured(name, value, number, time):
                 return {"kind": "measured", "time": time, "name": name, "value": value, "round": number}
         raise TypeError(
-            f"{event!r} was to be logged. Only what a runtime reports is an input of a strategy; the rest follows from "
-            f"it. Log Joined, Left, Done and Measured."
+            f"{event!r} was to be logged. Only what a runtime reports is an input of a strategy, the rest follows. "
+            f"Log Joined, Left, Done and Measured."
         )
 
     entries = [entry(event) for event in events]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from toolkit.core.checks import seeding
 from toolkit.core.conditions import Condition
 from toolkit.core.errors import Refused
 from toolkit.core.strategy import Strategy
@@ -82,10 +83,9 @@ def train(
     on : Simulator or Dask
         In virtual time, with the real optimizer; or on a cluster.
     until : condition
-        :func:`seconds`, :func:`iterations`, :func:`updates`, :func:`epochs`, :func:`reaches`, or several joined by
-        ``|``.
+        :func:`seconds`, :func:`iterations`, :func:`updates`, :func:`epochs`, :func:`reaches`; ``|`` joins several.
     seed : int, >= 0
-        Of the initial parameters, the order of rows and every other draw.
+        Of the initial parameters, the order of rows and every other draw; below 2**64.
     name : str, optional
         In plots and summaries.
     progress : bool
@@ -109,7 +109,8 @@ def train(
         on_loss : {"stop", "continue"}, default "stop"
             When a worker is lost.
         evaluate : condition, default ``epochs(1)``
-            How often to measure; the initial and the final model are measured in any case.
+            How often to measure: each time it has come true once more, right after a merge. The initial and the final
+            model are measured in any case.
 
     Returns
     -------
@@ -165,8 +166,8 @@ def compare(
     """
     if not strategies:
         raise Refused(
-            "compare was given no strategy. There is nothing to run. Give a mapping such as "
-            "{'BSP': chain(bsp(), all_reduce(ring))}."
+            "compare was given no strategy. There is nothing to run. "
+            "Give a mapping such as {'BSP': chain(bsp(), all_reduce(ring))}."
         )
     ended: dict[str, Run] = {}
     with on.kept() if hasattr(on, "kept") else contextlib.nullcontext(on) as ready:
@@ -224,8 +225,7 @@ def start(
         raise Refused(
             f"on={on!r} is no cluster. A run needs one, real or in virtual time. Use Simulator(4) or Dask(workers=4)."
         )
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise Refused(f"seed={seed!r} is no seed. Draws are keyed by 64 bits. Give a whole number from 0 to 2**64 - 1.")
+    seeding(seed)
     granted = {"budget": until.budget} if isinstance(on, Simulator) else {}  # to workers that join later, too
     recipe = prepare(problem, strategy, on.describe(seed=seed, **granted), until, optimizer=optimizer, **options)
     title = name or repr(strategy)
@@ -239,8 +239,8 @@ def checked(strategy: Strategy, until: Condition) -> None:
     """Refuse what is not a strategy with an exchange, or no condition."""
     if not isinstance(strategy, Strategy):
         raise Refused(
-            f"{strategy!r} is not a strategy. A run needs a policy over an exchange. Write chain(bsp(), "
-            f"all_reduce(ring))."
+            f"{strategy!r} is not a strategy. A run needs a policy over an exchange. "
+            f"Write chain(bsp(), all_reduce(ring))."
         )
     if not isinstance(until, Condition):
         raise Refused(
@@ -249,6 +249,6 @@ def checked(strategy: Strategy, until: Condition) -> None:
     kinds = [layer.kind for layer in strategy.layers or (strategy,)]
     if kinds.count("policy") != 1 or kinds.count("exchange") != 1 or kinds.index("policy") > kinds.index("exchange"):
         raise Refused(
-            f"{strategy!r} is made of {', '.join(kinds)}. A run needs one policy above one exchange. Write for example "
-            f"chain(ssp(3), parameter_server(2))."
+            f"{strategy!r} is made of {', '.join(kinds)}. A run needs one policy above one exchange. "
+            f"Write for example chain(ssp(3), parameter_server(2))."
         )

@@ -86,7 +86,7 @@ class TestOnACluster:
 
     def test_too_few_processes_are_counted(self, on):
         crowd = tk.Dask(on.client.scheduler.address, workers=20)
-        with pytest.raises(Refused, match=r"needs 21 processes and the cluster at .* has 5"):
+        with pytest.raises(Refused, match=r"needs 21 processes and the cluster at .* has [1-5]"):
             train(crowd, tk.problems.quadratic())
 
     def test_places_may_share_a_process(self, on):

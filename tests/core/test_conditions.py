@@ -39,7 +39,8 @@ def after(*events, rows: int = 16) -> Tally:
 
 def test_a_tally_counts_merges_rows_and_workers_and_keeps_the_latest_metrics():
     tally = after(*HISTORY, Measured("loss", 0.6, 1, 3.5))
-    assert (tally.time, tally.updates, tally.samples, tally.active) == (3.5, 2, 16, 1)
+    assert (tally.time, tally.updates, tally.samples, tally.iterations) == (3.5, 2, 16, 3)
+    assert (tally.joined, tally.active) == (2, 1)
     assert dict(tally.metrics) == {"loss": 0.6}
 
 
@@ -103,6 +104,8 @@ def test_how_far_a_condition_has_come():
     assert seconds(5).amount(tally) == 0.5
     assert updates(4).amount(tally) == 0.25
     assert epochs(1).amount(tally) == 13 / 16
+    assert iterations(4).amount(tally) == 0.25  # one iteration of each of two workers
+    assert iterations(4).amount(Tally()) == reaches("loss", 0.1).amount(tally) == 0.0
     assert (updates(4) | seconds(5)).amount(tally) == 0.5
 
 
@@ -125,10 +128,27 @@ def test_a_condition_of_ones_own_says_when_it_is_reached():
 @pytest.mark.parametrize("make", [seconds, updates, iterations, epochs], ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("value", [0, -1, math.nan, True, "3", None])
 def test_amounts_are_positive(make, value):
-    with pytest.raises(Refused, match=r"is not a positive amount\. .+\. .+\.$"):
+    with pytest.raises(Refused, match=r"^limit=.+ is not a (positive|whole) number of .+\. .+\. .+\.$"):
         make(value)
 
 
-def test_iterations_are_whole():
-    with pytest.raises(Refused, match="is not whole"):
-        iterations(2.5)
+@pytest.mark.parametrize(
+    ("make", "value"),
+    [(iterations, 2.5), (iterations, math.inf), (updates, 2.5), (epochs, math.inf)],
+)
+def test_iterations_and_merges_are_whole_and_rows_have_an_end(make, value):
+    with pytest.raises(Refused, match=r"is not a (positive|whole) number"):
+        make(value)
+
+
+@pytest.mark.parametrize("condition", [seconds(math.inf), updates(math.inf)], ids=repr)
+def test_infinity_is_never_reached(condition):
+    tally = after(*HISTORY)
+    assert not condition.reached(tally) and condition.amount(tally) == 0
+    assert repr(condition).endswith("(inf)")
+
+
+def test_an_epoch_has_at_least_one_row():
+    assert epochs(0.001).samples(256) == 1
+    assert epochs(0.001).amount(after(*HISTORY[:6])) == 13
+    assert (epochs(0.5).samples(7), epochs(2).samples(7)) == (4, 14)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from toolkit.core.checks import fraction, positive, whole
+from toolkit.core.checks import fraction, positive, seeding, whole
 from toolkit.core.draws import choose, mixed, uniform
 from toolkit.core.errors import Refused
 
@@ -37,7 +37,7 @@ def test_choices_cover_the_range():
     assert choose(1, 4, 4) == 0
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.5, float("nan"), float("inf"), True, "3", None])
+@pytest.mark.parametrize("value", [0, -1, 2.5, 3.0, float("nan"), float("inf"), True, "3", None])
 def test_whole_numbers_are_checked(value):
     with pytest.raises(Refused, match=r"is not a whole number of workers from 1 on\. .+\. .+\.$"):
         whole("workers", value, 1, "workers")
@@ -45,7 +45,20 @@ def test_whole_numbers_are_checked(value):
 
 def test_infinity_is_whole_where_it_has_a_meaning():
     whole("staleness", float("inf"), 0, "updates", infinite=True)
-    whole("staleness", 3.0, 0, "updates")
+    positive("limit", float("inf"), "seconds", infinite=True)
+
+
+def test_whole_numbers_may_have_a_largest():
+    whole("levels", 127, 1, "levels", most=127)
+    with pytest.raises(Refused, match=r"levels=128 is not a whole number of levels from 1 to 127\. .+ from 1 to 127\.$"):
+        whole("levels", 128, 1, "levels", most=127)
+
+
+@pytest.mark.parametrize("value", [-1, 2**64, 0.5, True, "3"])
+def test_seeds_are_checked(value):
+    with pytest.raises(Refused, match=r"^seed=.+ is no seed\. .+\. .+\.$"):
+        seeding(value)
+    seeding(0), seeding(2**64 - 1)
 
 
 @pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf"), True, "3"])

@@ -199,7 +199,6 @@ def test_joins_are_reached_when_all_they_wait_for_is_done():
     assert [d.task.key for d in joins.add([Join(("now",)), Join(("later",), after=(("a",), ("b",)))], 1.0)] == [
         ("now",)
     ]
-    assert joins.waits_for(("a",)) and not joins.waits_for(("c",))
     assert joins.done(("a",), 2.0, {"norm": 3.0, "loss": 1.0, "applied": (1,)}) == []
     assert [missing for _, missing in joins.pending()] == [{("b",)}]
     (done,) = joins.done(("b",), 3.0, {"norm": 4.0, "loss": 2.0, "applied": (2,)})

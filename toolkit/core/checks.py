@@ -8,9 +8,7 @@ from numbers import Integral, Real
 from toolkit.core.errors import Refused
 
 
-def whole(
-    name: str, value: float, least: int, unit: str, *, most: float = math.inf, infinite: bool = False
-) -> None:
+def whole(name: str, value: float, least: int, unit: str, *, most: float = math.inf, infinite: bool = False) -> None:
     """Refuse what is not a whole number from `least` to `most` (or infinite, where that has a meaning)."""
     if infinite and _number(value) and value == math.inf:
         return

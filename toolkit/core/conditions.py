@@ -178,8 +178,8 @@ class epochs(Condition):
 class reaches(Condition):
     r"""True once a measured metric is at least as good as a value.
 
-    A metric m with "loss" or "error" in its name reaches the value v when :math:`m \le v`, any other when :math:`m \ge
-    v`. It changes only when the model is evaluated.
+    A metric m with "loss" or "error" in its name reaches the value v when :math:`m \le v`, any other when
+    :math:`m \ge v`. It changes only when the model is evaluated.
 
     Parameters
     ----------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -20,27 +19,30 @@ Split: TypeAlias = Callable[[int, list[Worker], Labels, np.random.Generator], Se
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are distributed over workers: a call whose repr parses back.
+    """How rows are distributed over workers: the call that made it, as which it is written, compared and pickled.
 
     Parameters
     ----------
-    spec : str
-        The call that makes it, e.g. ``"dirichlet(0.3)"``. Ways are equal if their calls are.
+    maker : callable
+        The function that makes it, such as :func:`dirichlet`.
+    args : tuple
+        All arguments of that call.
     split : callable
         ``(rows, workers, labels, generator)`` to the positions of each worker, in order.
     labelled : bool
         Whether it looks at labels.
     """
 
-    spec: str
+    maker: Callable[..., Way]
+    args: tuple[Any, ...]
     split: Split = field(compare=False)
     labelled: bool = field(default=False, compare=False)
 
     def __repr__(self) -> str:
-        return self.spec
+        return f"{self.maker.__name__}({', '.join(map(repr, self.args))})"
 
-    def __reduce__(self) -> tuple[Callable[[str], Way], tuple[str]]:
-        return parse, (self.spec,)
+    def __reduce__(self) -> tuple[Callable[..., Way], tuple[Any, ...]]:
+        return self.maker, self.args
 
     def __call__(
         self, rows: int, workers: Sequence[Worker], seed: int, labels: Labels | None = None
@@ -82,7 +84,7 @@ def shuffled() -> Way:
     >>> {worker: rows.size for worker, rows in shuffled()(10, [0, 1, 2], seed=0).items()}
     {0: 3, 1: 4, 2: 3}
     """
-    return Way("shuffled()", lambda rows, workers, _, rng: _shares(rng.permutation(rows), np.ones(len(workers))))
+    return Way(shuffled, (), lambda rows, workers, _, rng: _shares(rng.permutation(rows), np.ones(len(workers))))
 
 
 def contiguous() -> Way:
@@ -93,7 +95,7 @@ def contiguous() -> Way:
     >>> contiguous()(5, [0, 1], seed=0)
     {0: array([0, 1, 2]), 1: array([3, 4])}
     """
-    return Way("contiguous()", lambda rows, workers, *_: _shares(np.arange(rows), np.ones(len(workers))))
+    return Way(contiguous, (), lambda rows, workers, *_: _shares(np.arange(rows), np.ones(len(workers))))
 
 
 def by_label() -> Way:
@@ -112,7 +114,7 @@ def by_label() -> Way:
     def split(_: int, workers: list[Worker], labels: Labels, __: np.random.Generator) -> list[Positions]:
         return _shares(np.argsort(labels, kind="stable"), np.ones(len(workers)))
 
-    return Way("by_label()", split, labelled=True)
+    return Way(by_label, (), split, labelled=True)
 
 
 def dirichlet(alpha: float) -> Way:
@@ -152,7 +154,7 @@ def dirichlet(alpha: float) -> Way:
         ]
         return [np.concatenate(mine) for mine in zip(*dealt, strict=True)]
 
-    return Way(f"dirichlet({float(alpha)})", split, labelled=True)
+    return Way(dirichlet, (float(alpha),), split, labelled=True)
 
 
 def full_copy() -> Way:
@@ -163,7 +165,7 @@ def full_copy() -> Way:
     >>> full_copy()(3, [0, 1], seed=0)
     {0: array([0, 1, 2]), 1: array([0, 1, 2])}
     """
-    return Way("full_copy()", lambda rows, workers, *_: [np.arange(rows) for _ in workers])
+    return Way(full_copy, (), lambda rows, workers, *_: [np.arange(rows) for _ in workers])
 
 
 def by_speed(speeds: Sequence[float]) -> Way:
@@ -185,7 +187,7 @@ def by_speed(speeds: Sequence[float]) -> Way:
     if not known or not all(0 <= speed < np.inf for speed in known) or not any(known):
         raise ValueError(
             f"by_speed got speeds {known}. A speed is a number of at least 0, and one is positive. "
-            "Pass one speed per worker, such as (1.0, 1.0, 0.5)."
+            f"Pass one speed per worker, such as (1.0, 1.0, 0.5)."
         )
 
     def split(rows: int, workers: list[Worker], _: Labels, rng: np.random.Generator) -> list[Positions]:
@@ -198,32 +200,10 @@ def by_speed(speeds: Sequence[float]) -> Way:
             )
         return _shares(rng.permutation(rows), own)
 
-    return Way(f"by_speed({known!r})", split)
+    return Way(by_speed, (known,), split)
 
 
-WAYS: dict[str, Callable[..., Way]] = {
-    way.__name__: way for way in (shuffled, contiguous, by_label, dirichlet, full_copy, by_speed)
-}
-
-
-def parse(text: str) -> Way:
-    """The way that a text describes: the inverse of ``repr``. Nothing is evaluated but literals.
-
-    Examples
-    --------
-    >>> parse("dirichlet(0.3)") == dirichlet(0.3)
-    True
-    """
-    try:
-        call = ast.parse(text, mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.keywords:
-            raise ValueError("not a plain call")
-        return WAYS[call.func.id](*(ast.literal_eval(argument) for argument in call.args))
-    except (SyntaxError, KeyError, TypeError, ValueError) as reason:
-        raise ValueError(
-            f"{text!r} does not describe a way of distributing rows ({reason}). It is a call of a known way with "
-            f"literals. Use one of {', '.join(f'{name}(...)' for name in WAYS)}."
-        ) from reason
+WAYS: tuple[Callable[..., Way], ...] = (shuffled, contiguous, by_label, dirichlet, full_copy, by_speed)
 
 
 def _shares(rows: Positions, weights: NDArray[np.float64]) -> list[Positions]:

@@ -29,8 +29,8 @@ class Applier:
     trainable : array of bool, shape [n], optional
         Which entries of the span are learned; None: all.
     clock : {"updates", "samples"}
-        What learning-rate schedules count: the applied updates, or the rows merged before. Other counters, such as
-        Adam's, always count updates.
+        What learning-rate schedules count: the merges applied, or the rows merged before. Other counters, such as
+        Adam's, always count merges.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class Applier:
     ) -> None:
         if clock not in ("updates", "samples"):
             raise ValueError(
-                f"The clock is {clock!r}. Schedules count the updates of the server or the samples behind them. "
+                f"The clock is {clock!r}. Schedules count the updates of the model or the samples behind them. "
                 f'Use "updates" or "samples".'
             )
         self.optimizer = optimizer

@@ -117,8 +117,8 @@ def elastic(alpha: float) -> Correction:
     r"""Elastic averaging (EASGD): worker and centre pull at each other.
 
     With :math:`u = \alpha\, (c - x)` the worker adds u to its replica x and the centre c subtracts it, with
-    ``outer="sgd(1.0)"``. So :math:`x + c` stays as it is.
-    The gradient that is passed in has no part in u: the worker has taken its local steps before.
+    ``outer="sgd(1.0)"``. So :math:`x + c` stays as it is. The gradient that is passed in has no part in u: the worker
+    has taken its local steps before.
 
     Parameters
     ----------

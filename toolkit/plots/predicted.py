@@ -12,7 +12,7 @@ from toolkit.run import Run
 
 QUANTITIES = {
     "iterations_per_second": "merged iterations per second [1/s]",
-    "updates_per_second": "updates of the model per second [1/s]",
+    "updates_per_second": "updates of the model (merges) per second [1/s]",
     "samples_per_second": "samples per second [rows/s]",
     "seconds": "length of the run [s]",
     "waiting": "waiting of all workers [s]",
@@ -38,9 +38,8 @@ def predicted(
     measured, virtual : Run or Runs
         Paired by name; names that only one of them has are left out.
     quantity : str
-        A column of the summary: ``"iterations_per_second"``, ``"updates_per_second"``,
-        ``"samples_per_second"``, ``"seconds"``, ``"waiting"``,
-        ``"stale_mean"``, ``"sent"``, ``"loss"`` or ``"accuracy"``.
+        A column of the summary: ``"iterations_per_second"``, ``"updates_per_second"``, ``"samples_per_second"``,
+        ``"seconds"``, ``"waiting"``, ``"stale_mean"``, ``"sent"``, ``"loss"`` or ``"accuracy"``.
     ax : Axes, optional
         Draw here; by default on a figure of its own.
 

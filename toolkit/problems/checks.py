@@ -49,7 +49,7 @@ def check(problem: Checked) -> None:
     vector = Vector.of(problem.model, problem.blocks)
     for name, table in (("training", problem.train), ("test", problem.test)):
         x, y = table.take(np.zeros(1, np.int64))
-        outputs = _outputs(problem, vector, np.broadcast_to(x, (PROBE, *x.shape[1:])), name)
+        outputs = _outputs(vector, np.broadcast_to(x, (PROBE, *x.shape[1:])), name)
         _fit(problem, outputs, np.broadcast_to(y, (PROBE, *y.shape[1:])), name)
         if np.issubdtype(y.dtype, np.integer) and y.ndim == 1 and len(outputs.shape) == 2:
             _labels(table, outputs.shape[1], name)
@@ -57,7 +57,7 @@ def check(problem: Checked) -> None:
         _composed(problem, vector)
 
 
-def _outputs(problem: Checked, vector: Vector, x: np.ndarray, name: str) -> jax.ShapeDtypeStruct:
+def _outputs(vector: Vector, x: np.ndarray, name: str) -> jax.ShapeDtypeStruct:
     x = x.astype(vector.dtype) if np.issubdtype(x.dtype, np.floating) else x
     params, states = tuple(b.params for b in vector.blocks), tuple(b.state for b in vector.blocks)
     try:

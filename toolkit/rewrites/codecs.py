@@ -6,16 +6,16 @@ resolved where the arrays are; :meth:`Codec.nbytes` tells a simulator what would
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
-from math import ceil, inf, isqrt
-from numbers import Integral, Real
-from typing import SupportsFloat, SupportsInt
+from math import ceil, isqrt
 
+from toolkit.core.checks import fraction as share
+from toolkit.core.checks import seeding, whole
+from toolkit.core.errors import Refused
 from toolkit.core.messages import message
+from toolkit.core.parse import parse
+from toolkit.core.strategy import named
 
 
 @message
@@ -62,33 +62,25 @@ class Codec:
                 return min(rank, columns) * (rows if basis == "shared" else rows + columns) * itemsize
             case "fp16", ():
                 return 2 * values
-        raise ValueError(
-            f"{self!r} has no formula for its bytes. It was not made by one of {', '.join(_CODECS)}. "
-            "Make it by calling one of these."
+        raise Refused(
+            f"{self!r} has no formula for its bytes. It was not made by one of the toolkit's codecs. "
+            f"Make it by calling one, such as top_k(0.01)."
         )
 
     @classmethod
     @lru_cache
     def of(cls, text: str) -> Codec:
-        """Restore a codec from its text: one call of a known name with literals, read and never run.
-
-        Any other text is a ValueError, and so is an argument outside its range.
-        """
-        try:
-            match ast.parse(text, mode="eval").body:
-                case ast.Call(ast.Name(name), args, keywords) if name in _CODECS:
-                    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
-                    call = inspect.signature(_CODECS[name]).bind(*map(ast.literal_eval, args), **named)
-                case _:
-                    raise SyntaxError
-        except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
-            raise ValueError(
-                f"{text!r} is not the text of a codec. A codec is one call of {', '.join(_CODECS)} with literal "
-                "arguments. Write it like 'top_k(0.01)'."
-            ) from None
-        return _CODECS[name](*call.args, **call.kwargs)
+        """Restore a codec from its text, which is read and never run; any other text is refused."""
+        codec = parse(text)
+        if not isinstance(codec, Codec):
+            raise Refused(
+                f"{text!r} is not the text of a codec. It is a call that makes a {type(codec).__name__}. "
+                f"Write it like 'top_k(0.01)'."
+            )
+        return codec
 
 
+@named
 def top_k(fraction: float) -> Codec:
     r"""Keep the :math:`k = \lceil fraction \cdot n \rceil` values of largest magnitude.
 
@@ -98,7 +90,7 @@ def top_k(fraction: float) -> Codec:
     Parameters
     ----------
     fraction : float, in (0, 1]
-        1 keeps every bit of every value. Outside, a ValueError.
+        1 keeps every bit of every value. Outside, it is refused.
 
     References
     ----------
@@ -111,9 +103,11 @@ def top_k(fraction: float) -> Codec:
     >>> top_k(0.01), top_k(0.01).nbytes(1_000_000)
     (top_k(0.01), 80000)
     """
-    return Codec("top_k", (_fraction("top_k", fraction),))
+    share("fraction", fraction)
+    return Codec("top_k", (float(fraction),))
 
 
+@named
 def random_k(fraction: float, seed: int = 0) -> Codec:
     r"""Keep :math:`k = \lceil fraction \cdot n \rceil` values at random positions.
 
@@ -123,8 +117,8 @@ def random_k(fraction: float, seed: int = 0) -> Codec:
     Parameters
     ----------
     fraction : float, in (0, 1]
-        1 keeps every bit of every value. Outside, a ValueError.
-    seed : int, >= 0
+        1 keeps every bit of every value. Outside, it is refused.
+    seed : int, 0 to 2**64 - 1
         Joins the seed key of the run in the draw.
 
     References
@@ -137,9 +131,12 @@ def random_k(fraction: float, seed: int = 0) -> Codec:
     >>> random_k(0.01), random_k(0.01).linear, random_k(0.01).nbytes(1000)
     (random_k(0.01, 0), True, 40)
     """
-    return Codec("random_k", (_fraction("random_k", fraction), _count("random_k", "seed", seed, 0)))
+    share("fraction", fraction)
+    seeding(seed)
+    return Codec("random_k", (float(fraction), int(seed)))
 
 
+@named
 def sign() -> Codec:
     r"""Send one bit for each value and one scale for all.
 
@@ -159,6 +156,7 @@ def sign() -> Codec:
     return Codec("sign")
 
 
+@named
 def qsgd(levels: int) -> Codec:
     r"""Round each magnitude at random, without bias, to `levels` steps of the largest.
 
@@ -169,7 +167,7 @@ def qsgd(levels: int) -> Codec:
     Parameters
     ----------
     levels : int, in 1..127
-        1 leaves -m, 0 and m. Outside, a ValueError.
+        1 leaves -m, 0 and m. Outside, it is refused.
 
     References
     ----------
@@ -181,9 +179,11 @@ def qsgd(levels: int) -> Codec:
     >>> qsgd(15), qsgd(15).nbytes(1000)
     (qsgd(15), 1004)
     """
-    return Codec("qsgd", (_count("qsgd", "number of levels", levels, 1, 127),))
+    whole("levels", levels, 1, "levels", most=127)
+    return Codec("qsgd", (int(levels),))
 
 
+@named
 def power_sgd(rank: int, basis: str = "own") -> Codec:
     r"""Send the factors of a low-rank approximation (PowerSGD).
 
@@ -195,7 +195,7 @@ def power_sgd(rank: int, basis: str = "own") -> Codec:
     Parameters
     ----------
     rank : int, >= 1
-        At most the smaller side of M is used; from about half of that on nothing is saved. Below 1, a ValueError.
+        At most the smaller side of M is used; from about half of that on nothing is saved. Below 1, it is refused.
     basis : {"own", "shared"}
 
     References
@@ -208,14 +208,15 @@ def power_sgd(rank: int, basis: str = "own") -> Codec:
     >>> power_sgd(2), power_sgd(2).nbytes(1_000_000), power_sgd(2, basis="shared").linear
     (power_sgd(2, 'own'), 16000, True)
     """
+    whole("rank", rank, 1, "columns")
     if basis not in ("own", "shared"):
-        raise ValueError(
-            f"power_sgd was given the basis {basis!r}. A basis is kept by each worker or drawn alike by all. "
-            "Use basis='own' or basis='shared'."
+        raise Refused(
+            f"basis={basis!r} is unknown. A basis is kept by each worker or drawn alike by all. Use 'own' or 'shared'."
         )
-    return Codec("power_sgd", (_count("power_sgd", "rank", rank, 1), basis))
+    return Codec("power_sgd", (int(rank), basis))
 
 
+@named
 def fp16() -> Codec:
     """Send each value as a 16-bit float.
 
@@ -230,27 +231,6 @@ def fp16() -> Codec:
     return Codec("fp16")
 
 
-_CODECS: dict[str, Callable[..., Codec]] = {f.__name__: f for f in (top_k, random_k, sign, qsgd, power_sgd, fp16)}
-
-
 def _kept(fraction: float, values: int) -> int:
     # decimal: in binary, 0.07 * 100 is a little more than 7
     return ceil(Decimal(repr(fraction)) * values)
-
-
-def _fraction(codec: str, value: SupportsFloat) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) <= 1:
-        return float(value)
-    raise ValueError(
-        f"{codec} was given the fraction {value!r}. The fraction of the values that travel is above 0 and at most 1. "
-        f"Use for instance {codec}(0.01) for one value in a hundred."
-    )
-
-
-def _count(codec: str, what: str, value: SupportsInt, least: int, most: float = inf) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most:
-        return int(value)
-    raise ValueError(
-        f"{codec} was given the {what} {value!r}. It is an integer from {least} to {most}. "
-        f"Choose the {what} within these bounds."
-    )

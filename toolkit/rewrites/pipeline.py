@@ -39,9 +39,10 @@ Renamed: TypeAlias = Mapping[Key, tuple[Keys, ...]]
 def pipeline(stages: int, microbatches: int = 1) -> Strategy:
     r"""Split each worker's model over `stages` places and each batch into `microbatches`.
 
-    Worker w becomes the places ``"w.0"`` to ``"w.{stages - 1}"``, each with consecutive blocks of the model. Parameters,
-    updates and optimizer state live and travel only at their stage; between stages go activations and their cotangents.
-    With p equal stages and m equal microbatches an iteration takes :math:`(m + p - 1) / m` of the time without gaps.
+    Worker w becomes the places ``"w.0"`` to ``"w.{stages - 1}"``, each with consecutive blocks of the model. Their
+    parameters, updates and optimizer state live and travel only there; between stages go activations and their
+    cotangents. With p equal stages and m equal microbatches an iteration takes :math:`(m + p - 1) / m` of the time
+    without gaps.
 
     Parameters
     ----------
@@ -86,8 +87,10 @@ def pipeline(stages: int, microbatches: int = 1) -> Strategy:
             return (split, {}), ()
         if not isinstance(message, Task):
             return state, (message,)
-        divide = split.compute if isinstance(message, Compute) else split.expand
-        tasks, names = divide(message, renamed)  # type: ignore[arg-type]
+        if isinstance(message, Compute):
+            tasks, names = split.compute(message, renamed)
+        else:
+            tasks, names = split.expand(message, renamed)
         return (split, {**renamed, message.key: names} if names else renamed), tasks
 
     return Strategy(init, step, places=places)

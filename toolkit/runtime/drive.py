@@ -87,8 +87,8 @@ def healthy(ready: Ready, facts: Facts) -> None:
     if not math.isfinite(norm) or (facts.get("samples", 1) and not math.isfinite(loss)):
         clock = facts.get("clock", "")
         raise Diverged(
-            f"The update of worker {ready.worker} in its iteration {clock} is not finite: loss {loss}, norm {norm}, "
-            f"staleness "
-            f"{ready.stale}. Training has diverged, and merging it would spoil the model. Use a smaller learning rate, "
-            f"scaling='mean', or a bound on staleness."
+            f"The update of worker {ready.worker} in its iteration {clock} is not finite: "
+            f"loss {loss}, norm {norm}, staleness {ready.stale}. "
+            f"Training has diverged, and merging it would spoil the model. "
+            f"Use a smaller learning rate, scaling='mean', or a bound on staleness."
         )

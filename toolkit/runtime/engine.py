@@ -1,10 +1,6 @@
 """The engine of virtual time: operations, the lanes they occupy, and a heap of what happens when.
 
-The order is total, by (time, sequence). A host has one CPU: steps queue for it first come first served, and what
-touches
-a model (optimizer steps, mixing) queues by itself and interrupts the step that runs. Its link is one lane out and
-one in;
-latency occupies no lane. Messages within a host take no time.
+The order is total, by (time, sequence). How operations share a host is told in :mod:`toolkit.runtime.lanes`.
 """
 
 from __future__ import annotations
@@ -73,6 +69,7 @@ class Engine:
     data : Data, optional
         The arrays; without, only time passes.
     joins, leaves : list of (time [s], worker)
+        Those that are there from the start join at 0.
     """
 
     def __init__(

@@ -67,8 +67,8 @@ class Graph:
                 op = self._op(task, task.key, place, cause)
             case _:
                 raise TypeError(
-                    f"{task} is no task that a runtime knows. It was made by a layer of the strategy. Make it of "
-                    f"known tasks."
+                    f"{task} is no task that a runtime knows. A layer of the strategy made it. "
+                    f"Let the layer make tasks of the vocabulary."
                 )
         self._after(op, task.after)
         return [op]

@@ -29,10 +29,6 @@ class Joins:
                 self._waiting.setdefault(key, []).append(join.key)
         return done
 
-    def waits_for(self, key: Key) -> bool:
-        """Whether a join waits for a task."""
-        return key in self._waiting
-
     def done(self, key: Key, time: float, facts: Facts | None = None) -> list[Done]:
         """The joins that are reached now that a task is done."""
         reached: list[Done] = []

@@ -1,8 +1,8 @@
 """Lanes of a host in virtual time: its CPU, shared by steps and by what touches a model, and its link.
 
-Steps queue first come first served. Optimizer steps and mixing queue by themselves and interrupt the step that runs, which
-ends later by what they took. The link has one lane out and one in; latency occupies no lane; within a host messages take no
-time.
+Steps queue first come first served. Optimizer steps and mixing queue by themselves and interrupt the step that runs,
+which ends later by what they took. The link has one lane out and one in; latency occupies no lane; within a host
+messages take no time.
 """
 
 from __future__ import annotations

@@ -178,7 +178,6 @@ def ordered(queues: Mapping[PlaceName, list[Effect]], tasks: Mapping[Key, Task])
     if any(effect is not None for effect in waiting.values()):
         stuck = next(effect for effect in waiting.values() if effect is not None)
         raise Refused(
-            f"The record cannot be replayed: at {stuck.place} the write of {stuck.key} has no read before it. Rows "
-            f"are missing "
-            f"from the trace. Replay a complete record."
+            f"The record cannot be replayed: at {stuck.place} the write of {stuck.key} has no read before it. "
+            f"Rows are missing from the trace. Replay a complete record."
         )

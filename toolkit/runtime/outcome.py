@@ -17,9 +17,8 @@ from toolkit.trace import Row
 class Outcome:
     """The rows, events, metrics and parameters of a run.
 
-    `metrics` are (time [s], round, samples, name, value); `resources` one row per second and host; `settings`
-    describe the
-    processes; `error` is the exception that ended the run, whose rows up to then are here all the same.
+    `metrics` are (time [s], round, samples, name, value); `resources` one row per second and host; `settings` describe
+    the processes; `error` is the exception that ended the run, whose rows up to then are here all the same.
     """
 
     rows: list[Row] = field(default_factory=list)

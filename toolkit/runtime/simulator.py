@@ -66,8 +66,8 @@ class Simulator:
         for name in ("apply", "nbytes"):
             if not getattr(self, name) >= 0:
                 raise Refused(
-                    f"{name}={getattr(self, name)!r} is below zero. Nothing takes or weighs less than nothing. Give "
-                    f"0 or more."
+                    f"{name}={getattr(self, name)!r} is below zero. Nothing takes or weighs less than nothing. "
+                    f"Give 0 or more."
                 )
         for time, worker in (*self.joins, *self.leaves):
             if not time >= 0 or worker < 0:
@@ -77,8 +77,8 @@ class Simulator:
                 )
         if clash := {worker for _, worker in self.joins} & set(range(self.workers)):
             raise Refused(
-                f"The workers {sorted(clash)} join a cluster in which they are from the start. A number is used "
-                f"once. Number newcomers from {self.workers} on."
+                f"The workers {sorted(clash)} join a cluster in which they are from the start. "
+                f"A number is used once. Number newcomers from {self.workers} on."
             )
 
     def describe(
@@ -100,9 +100,7 @@ class Simulator:
         drive.run(engine)
         if drive.status == "idle":
             raise Overdue(
-                f"Nothing more happens at {engine.now:g} s although {drive.until!r} does not hold. Every worker "
-                f"waits, has left or "
-                f"is finished: {drive.tally.updates} updates, {drive.tally.active} workers active. Ask for less, or "
-                f"let a policy go "
-                f"on without those who left."
+                f"Nothing more happens at {engine.now:g} s although {drive.until!r} does not hold. "
+                f"Every worker waits, has left or is finished: {drive.tally.updates} updates, {drive.tally.active} "
+                f"workers active. Ask for less, or let a policy go on without those who left."
             )

@@ -1,7 +1,6 @@
 """How long things take in virtual time: step times of workers, latency and bandwidth of links.
 
-A step time is a function of (worker, number of the step, virtual time, seed), so that it is the same whoever asks
-first.
+A step time is a function of (worker, number of the step, virtual time, seed), the same whoever asks first.
 """
 
 from __future__ import annotations
@@ -96,8 +95,8 @@ class lognormal:
         positive("median", self.median, "seconds")
         if not 0 <= self.sigma < math.inf:
             raise Refused(
-                f"sigma={self.sigma!r} is not a spread. The logarithm has a standard deviation from 0 on. Give sigma "
-                f">= 0."
+                f"sigma={self.sigma!r} is not a spread. The logarithm has a standard deviation from 0 on. "
+                f"Give sigma >= 0."
             )
         if self.speeds is not None:
             object.__setattr__(self, "speeds", _checked("speeds", self.speeds, "times the common step time"))
@@ -165,9 +164,8 @@ class recorded:
     def __call__(self, worker: Worker, index: int, now: float, seed: int) -> float:
         if worker not in self.seconds:
             raise Refused(
-                f"Worker {worker} has no recorded step time; recorded are the workers {sorted(self.seconds)}. A "
-                f"simulated worker "
-                f"needs one. Record all workers, or simulate only these."
+                f"Worker {worker} has no recorded step time; recorded are the workers {sorted(self.seconds)}. "
+                f"A simulated worker needs one. Record all workers, or simulate only these."
             )
         times = self.seconds[worker]
         return times[index % len(times)]
@@ -239,8 +237,8 @@ class Link:
             )
         if not self.bandwidth > 0:
             raise Refused(
-                f"bandwidth={self.bandwidth!r} is not positive. Nothing would ever arrive. Give bytes per second "
-                f"above zero."
+                f"bandwidth={self.bandwidth!r} is not positive. Nothing would ever arrive. "
+                f"Give bytes per second above zero."
             )
 
 

@@ -46,8 +46,8 @@ def worth(codec: Coded, values: int, link: Wire, repeats: int = 5) -> dict[str, 
     Returns
     -------
     dict
-        `full` and `sent` [byte], `encode` and `decode` [s], measured here and now, `saved` [s] on the link, `pays`, and a
-        `note` in words.
+        `full` and `sent` [byte]; `encode` and `decode` [s], measured here and now; `saved` [s] on the link; `pays`; and
+        a `note` in words.
 
     Examples
     --------

@@ -107,7 +107,7 @@ class Agent(WorkerPlugin):
         match op:
             case "lead":
                 leader = self.leaders[run] = Leader(self, run, message)
-                return {"run": run, **leader.card()}
+                return leader.accepted()
             case "claim":
                 return self.claim(run, message["title"], channel)
             case "release":

@@ -49,14 +49,16 @@ class Crew:
         channel = self._channels.get(host)
         return channel is not None and not channel.over
 
-    async def claim(self, deadline: float, stopped: Callable[[], bool]) -> None:
-        """Take all processes, or none and wait for whoever has them.
+    async def claim(self, deadline: float, stopped: Callable[[], bool], met: asyncio.Future[None]) -> None:
+        """Take all processes, or none and wait for whoever has them; `met` is set once all that are free answered.
 
         All runs ask in one order, that of the addresses, so that no two wait for each other.
         """
         late = time.monotonic() + deadline
         while not stopped():
             self.busy = await self._try(deadline)
+            if not met.done():
+                met.set_result(None)
             if self.busy is None:
                 return
             await self.release()

@@ -21,7 +21,9 @@ from toolkit.exchanges.schedules import SCHEDULES
 from toolkit.runtime.cluster.job import Job, own
 from toolkit.runtime.cluster.lanes import allowed
 from toolkit.runtime.cluster.live import Live
+from toolkit.runtime.cluster.ping import ping
 from toolkit.runtime.cluster.processes import address, cards, connected, started, warn_if_crowded
+from toolkit.runtime.timing import Link
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Dask:
     hosts: Mapping[PlaceName, PlaceName] | None = None
     pace: float | None = None
     deadline: float = 60.0
+    _crowded: bool = field(default=False, repr=False, compare=False)  # more workers than cores, and said so
     _kept: int = field(default=0, repr=False, compare=False)
     _owned: LocalCluster | None = field(default=None, repr=False, compare=False)
     _client: Client | None = field(default=None, repr=False, compare=False)
@@ -135,7 +138,8 @@ class Dask:
             stack.enter_context(self.kept())
             names = [COORDINATOR, *(name for name in dict.fromkeys(where.values()) if name != COORDINATOR)]
             found = cards(self.client, len(names), self._owned)
-            warn_if_crowded(len(names) - 1, found)
+            if not self._crowded:
+                self._crowded = warn_if_crowded(len(names) - 1, found)
             chosen: dict[PlaceName, str] = dict(zip(names, (c["address"] for c in found), strict=True))
             return Live(self, self.client, uuid.uuid4().hex, job, chosen, finish, progress, stack.pop_all())
         finally:
@@ -163,6 +167,21 @@ class Dask:
             self._kept -= 1
             if not self._kept:
                 self.close()
+
+    def ping(self, nbytes: int = 4_000_000, repeats: int = 20) -> Link:
+        """The link between two processes, measured: half a round trip, and the bytes per second beyond it.
+
+        Parameters
+        ----------
+        nbytes : int [byte], >= 1
+            Of the messages that measure the bandwidth.
+        repeats : int, >= 1
+            The median of so many is taken.
+        """
+        whole("nbytes", nbytes, 1, "bytes")
+        whole("repeats", repeats, 1, "messages")
+        with self.kept():
+            return ping(self.client, nbytes, repeats)
 
     def __enter__(self) -> Dask:
         self._stack = contextlib.ExitStack()

@@ -53,6 +53,7 @@ class Leader:
         self._drive: Drive | None = None
         self._stopped = False
         self._quiet = asyncio.Event()  # nothing of the run is performed any more
+        self._met = asyncio.get_running_loop().create_future()  # whether all processes could be reached
         self._task = asyncio.ensure_future(self._lead())
 
     @property
@@ -64,6 +65,11 @@ class Leader:
     def card(self) -> dict[str, Any]:
         """What a client is told."""
         return {"title": self.title, "status": self.status}
+
+    async def accepted(self) -> dict[str, Any]:
+        """The card, once every process was reached; an error if one is gone, and then nothing of the run is left."""
+        await self._met
+        return self.card()
 
     def cancel(self) -> None:
         """End with the process."""
@@ -104,7 +110,7 @@ class Leader:
         watch = asyncio.ensure_future(self._news.publish(lambda: (self.status, self._drive)))
         try:
             job: jobs.Job = jobs.unpack(bytes(self._blob))
-            await self._crew.claim(job.deadline, lambda: self._stopped)
+            await self._crew.claim(job.deadline, lambda: self._stopped, self._met)
             places = await self._prepare(job)
             coordinator, drive = self._driver(job, places)
             await self._begin(coordinator)
@@ -113,6 +119,9 @@ class Leader:
         except Exception as error:
             self.outcome.error = self.outcome.error or error
             self.outcome.status = f"stopped: {self.outcome.error}"
+            if not self._met.done():
+                self._met.set_exception(error)
+                self.agent.leaders.pop(self.run, None)
         finally:
             self._quiet.set()
             watch.cancel()

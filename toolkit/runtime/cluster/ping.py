@@ -10,7 +10,7 @@ from distributed import Client
 from distributed import Worker as DaskWorker
 
 from toolkit.core.errors import Refused
-from toolkit.runtime.cluster.agent import NAME, card
+from toolkit.runtime.cluster.agent import NAME, Agent, card
 from toolkit.runtime.cluster.channel import Channel
 from toolkit.runtime.timing import Link
 
@@ -21,6 +21,7 @@ ANSWER = 10.0
 async def measure(peer: str, nbytes: int, repeats: int, dask_worker: DaskWorker) -> tuple[float, float]:
     """Median seconds until an empty message, and one of `nbytes`, has been answered; runs beside a Dask worker."""
     agent = dask_worker.plugins[NAME]
+    assert isinstance(agent, Agent)
     channel = Channel(lambda channel, message: None).open(peer, agent.connection)
     spent: dict[int, list[float]] = {0: [], nbytes: []}
     try:
@@ -37,6 +38,7 @@ async def measure(peer: str, nbytes: int, repeats: int, dask_worker: DaskWorker)
 
 def ping(client: Client, nbytes: int, repeats: int) -> Link:
     """The link from one process of a cluster to another: half a round trip, and the bytes per second beyond it."""
+    client.register_plugin(Agent())
     cards = client.run(card)
     if len(cards) < 2:
         raise Refused(

@@ -19,6 +19,8 @@ from toolkit.runtime.settings import environment
 
 #: Seconds in which a scheduler must answer, a missing worker may still come, and one of our own must have started.
 CONNECT, COME, START = 10.0, 5.0, 60.0
+#: Seconds between two counts.
+LOOK = 0.2
 
 
 def started(count: int) -> LocalCluster:
@@ -48,32 +50,27 @@ def connected(cluster: Any) -> Client:
 
 
 def cards(client: Client, needed: int, owned: LocalCluster | None) -> list[dict[str, Any]]:
-    """The cards of `needed` processes, those that take part in no run first."""
-    if owned is None:
-        with contextlib.suppress(TimeoutError):
-            client.wait_for_workers(needed, timeout=COME)
-    else:
-        replenish(client, needed, owned)
+    """The cards of `needed` processes, those that take part in no run first; what is missing is waited for."""
     client.register_plugin(Agent())
-    found = client.run(card, on_error="ignore").values()
-    if len(found) < needed:
-        raise Refused(
-            f"The run needs {needed} processes and the cluster at {address(client)} has {len(found)}. Each host of "
-            f"places and the coordinator have one of their own. Start {needed - len(found)} more Dask workers, or let "
-            f"places share a host by hosts={{place: host}}."
-        )
+    late = time.monotonic() + (COME if owned is None else START)
+    while len(found := client.run(card, on_error="ignore").values()) < needed:
+        if time.monotonic() > late:
+            raise Refused(
+                f"The run needs {needed} processes and the cluster at {address(client)} has {len(found)}. Each host of "
+                f"places and the coordinator have one of their own. Start {needed - len(found)} more Dask workers, or "
+                f"let places share a host by hosts={{place: host}}."
+            )
+        time.sleep(LOOK)
+        replenish(client, needed, owned)
     return sorted(found, key=lambda c: (c["member"] is not None, c["machine"], c["address"]))[:needed]
 
 
-def replenish(client: Client, needed: int, owned: LocalCluster) -> None:
-    """Start what is missing; a process that was retired is missed by its cluster only after a while."""
-    late = time.monotonic() + START
-    with spawning():
-        while time.monotonic() < late:
+def replenish(client: Client, needed: int, owned: LocalCluster | None) -> None:
+    """Start what is missing, if we may; a cluster misses a process that was retired only after a while."""
+    with contextlib.suppress(TimeoutError), spawning():
+        if owned is not None:
             owned.scale(max(needed, len(owned.workers)))
-            with contextlib.suppress(TimeoutError):
-                client.wait_for_workers(needed, timeout=2.0)
-                return
+        client.wait_for_workers(needed, timeout=2.0)
 
 
 def address(cluster: Any) -> str:
@@ -83,8 +80,8 @@ def address(cluster: Any) -> str:
     return str(getattr(cluster, "scheduler_address", cluster))
 
 
-def warn_if_crowded(count: int, cards: Sequence[Mapping[str, Any]]) -> None:
-    """Say once that more processes compute than there are cores for them."""
+def warn_if_crowded(count: int, cards: Sequence[Mapping[str, Any]]) -> bool:
+    """Say if more processes compute than there are cores for them, and return whether it is so."""
     cores = sum(len(c["cores"]) for c in {c["machine"]: c for c in cards}.values())
     if count > cores:
         warnings.warn(
@@ -92,6 +89,7 @@ def warn_if_crowded(count: int, cards: Sequence[Mapping[str, Any]]) -> None:
             f"cluster. The record of the run is flagged as oversubscribed.",
             stacklevel=4,
         )
+    return count > cores
 
 
 @contextlib.contextmanager
