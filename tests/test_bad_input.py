@@ -115,7 +115,7 @@ def test_training_that_cannot_work(options, says):
 @pytest.mark.parametrize(
     ("strategy", "says"),
     [
-        ("chain(bsp(), all_reduce(ring), compress(top_k(0.1)))", "cannot shrink an all_reduce"),
+        ("chain(bsp(), all_reduce(ring), compress(top_k(0.1)))", "cannot shrink the updates of an all_reduce"),
         ("chain(asp(), all_reduce(ring))", "cannot merge stale updates"),
     ],
 )

@@ -50,7 +50,9 @@ def test_infinity_is_whole_where_it_has_a_meaning():
 
 def test_whole_numbers_may_have_a_largest():
     whole("levels", 127, 1, "levels", most=127)
-    with pytest.raises(Refused, match=r"levels=128 is not a whole number of levels from 1 to 127\. .+ from 1 to 127\.$"):
+    with pytest.raises(
+        Refused, match=r"levels=128 is not a whole number of levels from 1 to 127\. .+ from 1 to 127\.$"
+    ):
         whole("levels", 128, 1, "levels", most=127)
 
 

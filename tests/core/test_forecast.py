@@ -85,7 +85,7 @@ def test_the_published_instance_of_a_thousand_workers():
     "forecasts", [{0: []}, {0: [1.0], 1: []}, {0: [2.0, 1.0]}, {0: [math.nan]}, {0: [1.0, math.inf]}]
 )
 def test_forecasts_that_cannot_be_are_refused(forecasts):
-    with pytest.raises(ValueError, match=r"^Worker \d has .+\. Each worker needs .+\. Predict .+\.$"):
+    with pytest.raises(ValueError, match=r"^Worker \d has .+\. Times are finite .+\. Predict .+\.$"):
         zipline(forecasts)
 
 

@@ -64,9 +64,9 @@ def test_shards_step_like_the_whole(name: str) -> None:
     np.testing.assert_allclose(np.concatenate(shards), whole, rtol=1e-6)
 
 
-def test_a_factor_scales_the_update() -> None:
-    after = steps(Applier(optax.sgd(1.0), LEARNED), PARAMS, [UPDATE], factor=0.25)
-    np.testing.assert_array_equal(after, PARAMS - 0.25 * UPDATE)
+def test_a_factor_scales_what_is_learned_and_a_share_the_state() -> None:
+    after = steps(Applier(optax.sgd(1.0), LEARNED), PARAMS, [UPDATE], factor=0.25, share=0.5)
+    np.testing.assert_array_equal(after, PARAMS - np.where(LEARNED, 0.25, 0.5) * UPDATE)
 
 
 def falling(count: Any) -> Any:

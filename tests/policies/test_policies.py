@@ -7,6 +7,7 @@ import math
 import pytest
 
 from toolkit.core.cluster import Cluster
+from toolkit.core.conditions import iterations
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Commit, Committed, Finished, Joined, Left, Ready, Release
 from toolkit.exchanges.parameter_server import parameter_server
@@ -239,6 +240,7 @@ def test_a_switch_settles_updates_that_wait_for_a_quorum():
         lambda: switch(5, local_steps(2), asp()),
         lambda: switch(5, "bsp()", asp()),
         lambda: switch("soon", bsp(), asp()),
+        lambda: switch(iterations(5), bsp(), asp()),
     ],
 )
 def test_what_no_policy_can_do_is_refused_in_three_sentences(make):

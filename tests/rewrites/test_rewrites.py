@@ -7,7 +7,7 @@ import math
 import pytest
 
 from toolkit.core.cluster import Cluster
-from toolkit.core.conditions import epochs, seconds, updates
+from toolkit.core.conditions import epochs, iterations, seconds, updates
 from toolkit.core.errors import Refused
 from toolkit.core.layout import Layout, Piece
 from toolkit.core.messages import Apply, Compute, Measured, Send
@@ -54,7 +54,7 @@ def test_codes_that_may_be_added_travel_through_sums(simulate, schedule, codec):
 
 @pytest.mark.parametrize("codec", OTHERS, ids=repr)
 def test_other_codes_are_refused_over_sums(simulate, codec):
-    with pytest.raises(Refused, match=r"^compress\(.+\) cannot shrink an all_reduce: .+\. Put .+\.$"):
+    with pytest.raises(Refused, match=r"^compress\(.+\) cannot shrink the updates .+\. A sum .+\. Put .+\.$"):
         simulate(chain(bsp(), all_reduce(ring), compress(codec)), 4, budget=2, **FIELDS)
 
 
@@ -203,6 +203,7 @@ def test_evaluations_follow_the_merge_that_makes_the_interval_full(simulate):
     assert rounds(updates(1)) == list(range(9))  # the run is over with the tenth
     assert rounds(seconds(2.5)) == [2, 4, 7]  # at 3, 5 and 8 s
     assert rounds(epochs(0.5)) == [2, 5, 8]  # two rows a merge
+    assert rounds(iterations(4)) == [3, 7]
 
 
 def test_measurements_rise_with_the_merge_they_belong_to(simulate):

@@ -25,7 +25,7 @@ def positive(name: str, value: float, unit: str, *, infinite: bool = False) -> N
     if not _number(value) or not value > 0 or (value == math.inf and not infinite):
         raise Refused(
             f"{name}={value!r} is not a positive number of {unit}. Nothing can take or have that. "
-            f"Give a number above zero."
+            f"Give a {'' if infinite else 'finite '}number above zero."
         )
 
 

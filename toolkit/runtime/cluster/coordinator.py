@@ -33,8 +33,8 @@ from toolkit.runtime.collective import chunk
 from toolkit.runtime.joins import Joins, unite
 from toolkit.runtime.record import Recorder
 
-Post = Callable[[dict[PlaceName, dict[str, Any]]], None]
-Measure = Callable[[Evaluate, Mapping[PlaceName, Any]], None]
+Post = Callable[[dict[PlaceName, dict[str, Any]]], Any]
+Measure = Callable[[Evaluate, Mapping[PlaceName, Any]], Any]
 
 
 class Coordinator:

@@ -14,7 +14,7 @@ from distributed.deploy.cluster import Cluster as DaskCluster
 
 from toolkit.core.checks import positive, whole
 from toolkit.core.cluster import Cluster, hosts
-from toolkit.core.errors import Refused
+from toolkit.core.errors import Lost, Refused
 from toolkit.core.messages import COORDINATOR, PlaceName, Worker
 from toolkit.core.strategy import NAMES
 from toolkit.exchanges.schedules import SCHEDULES
@@ -24,6 +24,9 @@ from toolkit.runtime.cluster.live import Live
 from toolkit.runtime.cluster.ping import ping
 from toolkit.runtime.cluster.processes import address, cards, connected, started, warn_if_crowded
 from toolkit.runtime.timing import Link
+
+#: How often a run is started anew when a process it was given has just died.
+TRIES = 3
 
 
 @dataclass
@@ -133,17 +136,31 @@ class Dask:
             own(SCHEDULES),
             recipe,
         )
+        names = [COORDINATOR, *(host for host in dict.fromkeys(where.values()) if host != COORDINATOR)]
         stack = contextlib.ExitStack()
         try:
             stack.enter_context(self.kept())
-            names = [COORDINATOR, *(name for name in dict.fromkeys(where.values()) if name != COORDINATOR)]
-            found = cards(self.client, len(names), self._owned)
-            if not self._crowded:
-                self._crowded = warn_if_crowded(len(names) - 1, found)
-            chosen: dict[PlaceName, str] = dict(zip(names, (c["address"] for c in found), strict=True))
-            return Live(self, self.client, uuid.uuid4().hex, job, chosen, finish, progress, stack.pop_all())
-        finally:
+            return self._launch(job, names, finish, progress, stack)
+        except BaseException:
             stack.close()
+            raise
+
+    def _launch(
+        self, job: Job, names: list[PlaceName], finish: Callable[..., Any], progress: bool, stack: contextlib.ExitStack
+    ) -> Live:
+        """Start a run; where a process turns out to be gone, with another."""
+        for left in reversed(range(TRIES)):
+            found = cards(self.client, len(names), self._owned)
+            chosen: dict[PlaceName, str] = dict(zip(names, (c["address"] for c in found), strict=True))
+            try:
+                live = Live(self, self.client, uuid.uuid4().hex, job, chosen, finish, progress, stack)
+            except (Lost, ConnectionError):
+                if not left:
+                    raise
+            else:
+                warn_if_crowded(len(names) - 1, found)
+                return live
+        raise AssertionError
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

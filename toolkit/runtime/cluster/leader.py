@@ -7,6 +7,7 @@ import pickle
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.messages import COORDINATOR, Evaluate, Measured, PlaceName
@@ -171,9 +172,6 @@ class Leader:
         def post(letters: dict[PlaceName, dict[str, Any]]) -> None:
             loop.call_soon_threadsafe(self._post, letters)
 
-        def measure(task: Evaluate, values: Mapping[PlaceName, Any]) -> None:
-            self.agent.lanes[0].run(measured, task, values)
-
         def measured(task: Evaluate, values: Mapping[PlaceName, Any]) -> None:
             try:
                 found = places.measure(task, values)
@@ -183,6 +181,7 @@ class Leader:
                 coordinator.put("failed", error)
 
         homes = job.setup.cluster.homes
+        measure = partial(self.agent.lanes[0].run, measured)
         coordinator = Coordinator(homes, job.hosts, recorder, post, measure, job.on_loss, job.deadline)
         drive = Drive(job.strategy, job.setup.cluster, recorder, job.until, lambda tally: not self._stopped)
         numerics.begin(drive, places, self.outcome)
@@ -218,19 +217,16 @@ class Leader:
         if self._final and whole:  # else a part of the model is lost
             values = await asyncio.wait_for(asyncio.gather(*self._final.values()), job.deadline)
             named = dict(zip(self._final, values, strict=True))
-            finish = self.agent.lanes[0].run(numerics.finish, drive, places, self.outcome, named)
-            await asyncio.wrap_future(finish)
+            await asyncio.wrap_future(self.agent.lanes[0].run(numerics.finish, drive, places, self.outcome, named))
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _post(self, letters: dict[PlaceName, dict[str, Any]]) -> None:
-        """One message to each host that a reply concerns."""
         for host, letter in letters.items():
             self._crew.tell([host], **letter)
 
     def _reported(self, host: PlaceName, message: Message) -> None:
-        coordinator = self._coordinator
-        if coordinator is None:
+        if (coordinator := self._coordinator) is None:
             return
         match message["op"]:
             case "done":
@@ -238,12 +234,11 @@ class Leader:
             case "failed":
                 coordinator.put("failed", pickle.loads(message["error"]))
             case "resources":
-                row = {"place": str(host), "host": self._crew.addresses[host]}
-                names = ("time", "cpu", "memory", "received", "sent")
-                self.outcome.resources.append(row | {name: message[name] for name in names})
+                known = {name: message[name] for name in ("time", "cpu", "memory", "received", "sent")}
+                self.outcome.resources.append({"place": str(host), "host": self._crew.addresses[host], **known})
 
     def _lost(self, host: PlaceName, reason: str) -> None:
-        if self._coordinator is not None:
+        if self._coordinator:
             self._coordinator.put("lost", (host, reason))
 
     def _model(self, message: Message) -> None:

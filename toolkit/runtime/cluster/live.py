@@ -64,19 +64,23 @@ class Live:
         self.hosts = dict(addresses)
         self._measured: list[tuple[float, int, int, str, float]] = []
         self._on, self._client, self._run, self._job, self._finish, self._stack = on, client, run, job, finish, stack
-        self._bar = Progress(job.title, total=100, unit="%") if progress else None
         self._result: Any = None
-        client.subscribe_topic(topic(run), self._told)
         message = {"title": job.title, "addresses": list(addresses.items()), "keep": jobs.pack(finish)}
         data = jobs.pack(job) if ask else b""
         self._channel = self._call(self._open(addresses[COORDINATOR], data if ask else None, message)).result()
+        self._bar = Progress(job.title, total=100, unit="%") if progress else None
+        client.subscribe_topic(topic(run), self._told)
         self._outcome: Future[Message] = self._call(self._channel.ask("wait", run=run))
 
     async def _open(self, address: str, data: bytes | None, message: Mapping[str, Any]) -> Channel:
         arguments = self._client.security.get_connection_args("client")
         channel = Channel(lambda channel, message: None).open(address, arguments)
         if data is not None:
-            await channel.ask("lead", 30.0, run=self._run, arrays=[blob(data)], **message)
+            try:
+                await channel.ask("lead", 30.0, run=self._run, arrays=[blob(data)], **message)
+            except BaseException:
+                channel.abort()
+                raise
         return channel
 
     def _call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
