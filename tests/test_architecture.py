@@ -28,8 +28,8 @@ LAYERS: dict[str, tuple[str, str]] = {
     "work": ("+ core kernels data place", "jax numpy cloudpickle"),
     "runtime": ("+ core place trace exchanges.schedules rewrites.codecs", "numpy cloudpickle"),
     "runtime.cluster": (
-        "runtime core place trace exchanges.schedules",
-        "numpy dask distributed cloudpickle psutil tornado",
+        "runtime core place trace exchanges.schedules progress",
+        "numpy pandas dask distributed cloudpickle psutil tornado",
     ),
     "trace": ("core", "pandas numpy pyarrow"),
     "folder": ("trace", "pandas numpy"),

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 from flax import nnx
-from sklearn.datasets import load_digits
 
 from toolkit.data.sources import Arrays
 from toolkit.models.linear import Linear
@@ -57,6 +56,8 @@ def digits(seed: int = 0, batch: int = 32, model: str = "mlp") -> Problem:
 
 def split(seed: int) -> tuple[Arrays, Arrays]:
     """Training and test rows: pixels from 0 to 1, labels from 0 to 9."""
+    from sklearn.datasets import load_digits  # takes seconds to import, in every process
+
     x, y = load_digits(return_X_y=True)
     x, y = (x / 16).astype(np.float32), y.astype(np.int32)
     order = np.random.default_rng(seed).permutation(len(x))

@@ -184,6 +184,11 @@ def attach(client: Any, name: str | None = None) -> Live:
     ------
     Refused
         When there is no such run, or more than one.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> run = tk.attach("tcp://scheduler:8786").wait()  # doctest: +SKIP
     """
     from toolkit.runtime.cluster.agent import card
     from toolkit.runtime.cluster.dask import Dask
