@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,15 +16,21 @@ from flax import nnx
 
 import toolkit as tk
 
-pytestmark = pytest.mark.cluster
+#: Among the warnings that are errors: a large graph, a large object.
+pytestmark = [
+    pytest.mark.cluster,
+    *(
+        pytest.mark.filterwarnings(words)
+        for words in ("error", "ignore::DeprecationWarning", "ignore:.*processes compute on:UserWarning")
+    ),
+]
 
-ROUNDS = 10
+ROUNDS = 12
 SMALL, LARGE = (16, 16), (2500, 5000)  # 1 kB and 50 MB of weights
 
 
 def watch(dask_scheduler: Any) -> None:
-    """Count, at the scheduler, the bytes through its sockets; and make Dask's heartbeats rare, which go by seconds."""
-    import distributed.scheduler
+    """Count, at the scheduler, the bytes through its sockets."""
     from tornado.iostream import IOStream
 
     port, counted = int(dask_scheduler.address.rpartition(":")[2]), {"bytes": 0}
@@ -36,7 +43,6 @@ def watch(dask_scheduler: Any) -> None:
 
     IOStream.read_from_fd = lambda stream, buffer: count(stream, read(stream, buffer))
     IOStream.write_to_fd = lambda stream, data: count(stream, write(stream, data))
-    distributed.scheduler.heartbeat_interval = lambda workers: 60.0
     dask_scheduler.counted = counted
 
 
@@ -45,6 +51,20 @@ def look(dask_scheduler: Any) -> tuple[int, int]:
     import psutil
 
     return dask_scheduler.counted["bytes"], psutil.Process().memory_info().rss
+
+
+def calm(dask_scheduler: Any) -> None:
+    """Make Dask's heartbeats rare: they go by seconds and not by rounds."""
+    import distributed.scheduler
+
+    distributed.scheduler.heartbeat_interval = lambda workers: 600.0
+
+
+def quiet() -> None:
+    """Make a coordinator tell of its progress rarely: that goes by seconds too."""
+    from toolkit.runtime.cluster import news
+
+    news.PACE = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -71,28 +91,35 @@ def linear(shape: tuple[int, int]) -> tk.Problem:
     return tk.problem(build, loss, train=(x, y), test=(x[:1], y[:1]), batch=1)
 
 
-@pytest.mark.filterwarnings("error", "ignore::DeprecationWarning", "ignore:.*processes compute on:UserWarning")
+def passed(client: Client, shape: tuple[int, int], exchange: tk.Strategy) -> tuple[int, int]:
+    """Bytes through the scheduler in a run over some rounds, and by how much its memory grew."""
+    (bytes_before, memory_before), nbytes = client.run_on_scheduler(look), 4 * shape[0] * shape[1]
+    run = tk.train(
+        linear(shape),
+        tk.chain(tk.bsp(), exchange),
+        optimizer="sgd(0.01)",
+        on=tk.Dask(client, workers=2),
+        until=tk.updates(ROUNDS),
+        evaluate=tk.updates(1000),
+        progress=False,
+    )
+    bytes_after, memory_after = client.run_on_scheduler(look)
+    assert run.status == "finished"
+    assert run.trace.nbytes.sum() >= ROUNDS * nbytes, "the model has travelled, but not this way"
+    return bytes_after - bytes_before, memory_after - memory_before
+
+
 @pytest.mark.parametrize("exchange", [tk.all_reduce(tk.ring), tk.parameter_server(2)], ids=repr)
-def test_scheduler_traffic_does_not_grow_with_the_model(client, exchange):
-    on = tk.Dask(client, workers=2, pace=0.3)  # rounds of like length: progress is told four times a second
-    passed, grown = [], []
-    for shape in (SMALL, LARGE):
-        before, memory = client.run_on_scheduler(look)
-        run = tk.train(
-            linear(shape),
-            tk.chain(tk.bsp(), exchange),
-            optimizer="sgd(0.01)",
-            on=on,
-            until=tk.updates(ROUNDS),
-            evaluate=tk.updates(1000),
-            progress=False,
-        )
-        after, memory_after = client.run_on_scheduler(look)
-        assert run.status == "finished"
-        assert run.trace.nbytes.sum() >= ROUNDS * 4 * shape[0] * shape[1]
-        passed.append((after - before) / ROUNDS)
-        grown.append(memory_after - memory)
-    print(passed, grown)
-    assert 0 < passed[1] < 64 * 1024
-    assert passed[1] < 1.5 * passed[0]
-    assert max(grown) < 20e6
+def test_a_large_model_stays_away_from_the_scheduler(client, exchange):
+    nbytes, grown = passed(client, LARGE, exchange)
+    assert 0 < nbytes < ROUNDS * 64 * 1024
+    assert grown < 20e6
+
+
+def test_traffic_does_not_grow_with_the_model(client):
+    """Without what goes by seconds, of which a slower round gets more: heartbeats and progress."""
+    client.run_on_scheduler(calm)
+    client.run(quiet)
+    time.sleep(1.0)  # each worker learns of it by its next heartbeat
+    small, large = (passed(client, shape, tk.parameter_server(2))[0] for shape in (SMALL, LARGE))
+    assert 0 < large < 1.5 * small

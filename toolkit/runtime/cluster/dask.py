@@ -158,7 +158,8 @@ class Dask:
                 if not left:
                     raise
             else:
-                warn_if_crowded(len(names) - 1, found)
+                if not self._crowded:
+                    self._crowded = warn_if_crowded(len(names) - 1, found)
                 return live
         raise AssertionError
 

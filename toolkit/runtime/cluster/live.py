@@ -143,7 +143,7 @@ class Live:
         self.status = news["status"]
         if "tally" in news:
             self._measured.extend(tuple(row) for row in news["metrics"])
-            self.tally = Tally(**news["tally"], joined=True, metrics=Tally().metrics.update(news["last"]))
+            self.tally = Tally(**news["tally"], metrics=Tally().metrics.update(news["last"]))
             if self._bar is not None:
                 done = min(1.0, self._job.until.amount(self.tally))
                 self._bar.update(

@@ -10,6 +10,7 @@ from toolkit.runtime import numerics
 from toolkit.runtime.drive import Drive
 
 #: Seconds between two messages.
+COUNTS = ("rows", "time", "updates", "iterations", "samples", "active", "joined")  # of a tally, as told
 PACE = 0.25
 
 
@@ -50,5 +51,5 @@ class News:
                 continue
             tally, fresh = drive.tally, numerics.metrics(drive.measured[known:])
             known += len(fresh)
-            numbers = {name: getattr(tally, name) for name in ("rows", "time", "updates", "samples", "active")}
+            numbers = {name: getattr(tally, name) for name in COUNTS}
             self.tell(status, tally=numbers, last=dict(tally.metrics), metrics=fresh)
