@@ -10,8 +10,9 @@ from toolkit.runtime import numerics
 from toolkit.runtime.drive import Drive
 
 #: Seconds between two messages.
-COUNTS = ("rows", "time", "updates", "iterations", "samples", "active", "joined")  # of a tally, as told
 PACE = 0.25
+#: What is told of a tally.
+COUNTS = ("rows", "time", "updates", "iterations", "samples", "active", "joined")
 
 
 def topic(run: str) -> str:
