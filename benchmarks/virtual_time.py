@@ -1,6 +1,6 @@
 """How long virtual time takes: large clusters, timing only, the trace in memory.
 
-    python benchmarks/virtual_time.py [WORKERS] [ITERATIONS]
+python benchmarks/virtual_time.py [WORKERS] [ITERATIONS]
 """
 
 from __future__ import annotations

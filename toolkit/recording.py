@@ -36,6 +36,7 @@ def record(name: str, words: Mapping[str, Any], outcome: Outcome, on: Any, recip
             "description": repr(on),
             "hosts": {str(k): str(v) for k, v in outcome.hosts.items()},
             "settings": dict(outcome.settings),
+            **{name: outcome.settings[name] for name in ("cpu", "oversubscribed") if name in outcome.settings},
         },
         options=dict(words["options"]),
         metrics=pd.DataFrame(outcome.metrics, columns=list(METRICS)),

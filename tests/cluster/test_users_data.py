@@ -15,7 +15,6 @@ from types import ModuleType
 import dask.array
 import jax
 import numpy as np
-import psutil
 import pytest
 import zarr
 from distributed import Client, LocalCluster
@@ -138,9 +137,7 @@ def test_a_store_larger_than_the_memory_of_a_worker_is_read_in_parts(store, mine
         run = train(problem, tk.Dask(client, workers=2), tk.epochs(0.75))
         assert client.run(os.getpid) == before, "no worker was killed"
         said = [text for lines in client.get_worker_logs().values() for _, text in lines]
-        used = client.run(lambda: psutil.Process().memory_info().rss)
     assert run.status == "finished" and run.summary().samples.item() == 0.75 * STORED
     assert not [text for text in said if re.search("paus", text, re.IGNORECASE)]
-    assert max(used.values()) < LIMIT
+    assert run.resources.memory.max() < 0.8 * LIMIT, "where Dask begins to pause"
     assert losses(run)[-1] < losses(run)[0]
-    print(used, run.resources.memory.max())
