@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q
 UV := $(BIN)/uv pip install -q --python $(BIN)/python
 
-.PHONY: setup study test lab format lock environment
+.PHONY: setup study test test-long lab format lock environment
 
 setup: .venv/.stamp
 
@@ -36,8 +36,12 @@ test: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy toolkit
-	$(BIN)/pytest -n 2 -m "not cluster and not slow"
-	$(BIN)/pytest -p no:xdist -m "cluster or slow"
+	$(BIN)/pytest -n 2 -m "not cluster and not slow and not long"
+	$(BIN)/pytest -p no:xdist -m "(cluster or slow) and not long"
+
+# Repeats that take minutes.
+test-long: setup
+	$(BIN)/pytest -p no:xdist -m long
 
 lab: setup
 	$(BIN)/jupyter lab notebooks
