@@ -36,8 +36,8 @@ test: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy toolkit
-	$(BIN)/pytest -n 2 -m "not cluster and not slow and not long"
-	$(BIN)/pytest -p no:xdist -m "(cluster or slow) and not long"
+	$(BIN)/pytest -n 2 -m "not cluster and not long"
+	$(BIN)/pytest -p no:xdist -m "cluster and not long"
 
 # Repeats that take minutes.
 test-long: setup
