@@ -14,6 +14,7 @@ import toolkit as tk
 def main(workers: int = 1000, iterations: int = 100) -> None:
     """Print seconds and microseconds per event for two strategies."""
     simulator = tk.Simulator(workers, step=tk.lognormal(1.0, 0.3), link=tk.Link(1e-4, 1e9), nbytes=4e6)
+    tk.simulate(tk.chain(tk.bsp(), tk.all_reduce(tk.ring)), tk.Simulator(2), until=tk.iterations(1))  # imports
     for policy in (tk.ssp(3), tk.elastic_bsp(15)):
         strategy = tk.chain(policy, tk.parameter_server(4, place="separate"))
         began = time.perf_counter()
