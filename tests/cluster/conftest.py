@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import optax
 import pytest
+from distributed import Client
+from distributed.deploy.subprocess import SubprocessCluster
 from flax import nnx
 
 import toolkit as tk
@@ -39,3 +41,14 @@ def convolution() -> tk.Problem:
 def on() -> Iterator[tk.Dask]:
     with tk.Dask(workers=WORKERS, deadline=40.0) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def elsewhere() -> Iterator[Client]:
+    """A client of three processes that somebody else started, with a scheduler in another."""
+    with (
+        SubprocessCluster(n_workers=3, worker_kwargs={"nthreads": 1}) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(3, timeout=60)
+        yield client

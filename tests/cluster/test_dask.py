@@ -1,40 +1,21 @@
-"""What users bring: clusters, addresses, scripts, modules, slow kernels; and what never passes the scheduler."""
+"""What users bring: clusters, addresses, scripts, modules, slow kernels."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
-import warnings
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from distributed import Client
-from distributed.comm.tcp import TCP
 from flax import nnx
 
 import toolkit as tk
 from toolkit.core.errors import Refused
 
 ONE = tk.chain(tk.bsp(), tk.all_reduce(tk.ring))
-
-
-class Wide(nnx.Module):
-    """A model of which few of many weights matter."""
-
-    def __init__(self, size: int) -> None:
-        self.weights = nnx.Param(jnp.zeros(size))
-
-    def __call__(self, x):
-        return x @ self.weights[:4]
-
-
-def wide(size: int) -> tk.Problem:
-    x, y = np.eye(4, dtype=np.float32), np.arange(4, dtype=np.float32)
-    return tk.problem(lambda rngs: Wide(size), lambda out, y: (out - y) ** 2, train=(x, y), test=(x, y), batch=2)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +58,10 @@ def test_an_address_where_nobody_listens_is_refused():
 class TestOnACluster:
     """On the processes of the other tests."""
 
-    def test_a_client_a_cluster_and_an_address_are_the_same(self, on):
-        with Client(on.client.scheduler.address, set_as_default=False) as client:
-            given = [client, on._owned, on.client.scheduler.address]
-            runs = [train(tk.Dask(cluster, workers=2), tk.problems.quadratic()) for cluster in given]
-            assert client.status == "running"
+    def test_a_client_a_cluster_and_an_address_are_the_same(self, elsewhere):
+        given = [elsewhere, elsewhere.cluster, elsewhere.scheduler.address]
+        runs = [train(tk.Dask(cluster, workers=2), tk.problems.quadratic()) for cluster in given]
+        assert elsewhere.status == "running"
         assert all(same(run.params, runs[0].params) for run in runs)
 
     def test_too_few_processes_are_counted(self, on):
@@ -119,40 +99,6 @@ class TestOnACluster:
             train(replace(on, workers=1), problem, until=tk.iterations(iterations), optimizer="sgd(0.0)")
             counts.append(len(log.read_text()))
         assert counts[1] - counts[0] == 3
-
-    def test_traffic_of_the_scheduler_does_not_grow_with_the_model(self, on, monkeypatch):
-        counted = {"bytes": 0}
-        port = on.client.scheduler.address.rpartition(":")[2]
-        write, read = TCP.write, TCP.read
-
-        def scheduled(comm) -> bool:
-            return any(a.endswith(f":{port}") for a in (comm.local_address, comm.peer_address))
-
-        async def writing(self, message, *args, **kwargs):
-            size = await write(self, message, *args, **kwargs)
-            counted["bytes"] += size if scheduled(self) else 0
-            return size
-
-        async def reading(self, *args, **kwargs):
-            message = await read(self, *args, **kwargs)
-            counted["bytes"] += len(repr(message)) if scheduled(self) else 0
-            return message
-
-        monkeypatch.setattr(TCP, "write", writing)
-        monkeypatch.setattr(TCP, "read", reading)
-        totals = []
-        strategy = tk.chain(tk.bsp(), tk.parameter_server(1, "separate"))
-        for size in (256, 12_500_000):  # 1 kB and 50 MB
-            counted["bytes"] = 0
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                warnings.filterwarnings("ignore", category=DeprecationWarning)
-                warnings.filterwarnings("ignore", message=".*processes compute on")
-                run = train(replace(on, workers=1), wide(size), strategy, until=tk.updates(6))
-            assert run.trace.nbytes.max() == size * 4
-            totals.append(counted["bytes"])
-        assert 0 < max(totals) < 6 * 64 * 1024
-        # what remains is the heartbeat of Dask, which goes by seconds
 
 
 def train(on, problem, strategy=ONE, until=None, optimizer="sgd(0.1)"):
@@ -207,3 +153,33 @@ def test_a_script_needs_no_guard_and_its_code_travels(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["ended:", "finished"]
     assert "fork" not in done.stderr
+
+
+AT_ONCE = """
+import os, time, __main__
+import toolkit as tk
+problem, strategy = tk.problems.quadratic(), tk.chain(tk.bsp(), tk.parameter_server())
+options = dict(optimizer="sgd(0.1)", on=tk.Dask(workers=1), until=tk.updates(3))
+tk.train(problem, strategy, **options | {"on": tk.Simulator(1)}, progress=False)  # imports are not counted
+before = dict(os.environ)
+began = time.monotonic()
+started = tk.start(problem, strategy, **options)
+took, status = time.monotonic() - began, started.status
+while not started.status == "ended":
+    assert __file__ and __main__.__spec__ is None and dict(os.environ) == before
+    time.sleep(0.001)
+print(status, took < 1, started.wait().status, f"all within {time.monotonic() - began:.0f} s")
+started = tk.start(problem, strategy, **options)
+started.stop()
+print(started.wait(60).status)
+"""
+
+
+@pytest.mark.cluster
+def test_starting_returns_before_there_are_processes_and_leaves_the_script_as_it_is(tmp_path):
+    (tmp_path / "script.py").write_text(AT_ONCE)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("starting True finished")
+    assert second == "stopped"

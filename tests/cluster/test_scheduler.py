@@ -11,7 +11,6 @@ import cloudpickle
 import numpy as np
 import pytest
 from distributed import Client
-from distributed.deploy.subprocess import SubprocessCluster
 from flax import nnx
 
 import toolkit as tk
@@ -68,14 +67,12 @@ def quiet() -> None:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Three processes that somebody else started, and a scheduler in another."""
+def client(elsewhere: Client) -> Iterator[Client]:
+    """A client of a cluster whose scheduler counts."""
     here = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(here)
-    with SubprocessCluster(n_workers=3, worker_kwargs={"nthreads": 1}) as cluster, Client(cluster) as client:
-        client.wait_for_workers(3, timeout=60)
-        client.run_on_scheduler(watch)
-        yield client
+    elsewhere.run_on_scheduler(watch)
+    yield elsewhere
     cloudpickle.unregister_pickle_by_value(here)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client
 from distributed.deploy.cluster import Cluster as DaskCluster
 
 from toolkit.core.checks import positive, whole
@@ -18,11 +20,13 @@ from toolkit.core.errors import Lost, Refused
 from toolkit.core.messages import COORDINATOR, PlaceName, Worker
 from toolkit.core.strategy import NAMES
 from toolkit.exchanges.schedules import SCHEDULES
-from toolkit.runtime.cluster.job import Job, own
+from toolkit.runtime.cluster.job import Job, own, pack
 from toolkit.runtime.cluster.lanes import allowed
+from toolkit.runtime.cluster.line import Line
 from toolkit.runtime.cluster.live import Live
+from toolkit.runtime.cluster.local import Local
 from toolkit.runtime.cluster.ping import ping
-from toolkit.runtime.cluster.processes import address, cards, connected, started, warn_if_crowded
+from toolkit.runtime.cluster.processes import address, cards, connected, warn_if_crowded
 from toolkit.runtime.timing import Link
 
 #: How often a run is started anew when a process it was given has just died.
@@ -68,8 +72,9 @@ class Dask:
     deadline: float = 60.0
     _crowded: bool = field(default=False, repr=False, compare=False)  # more workers than cores, and said so
     _kept: int = field(default=0, repr=False, compare=False)
-    _owned: LocalCluster | None = field(default=None, repr=False, compare=False)
+    _owned: Local | None = field(default=None, repr=False, compare=False)
     _client: Client | None = field(default=None, repr=False, compare=False)
+    _guard: Any = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.workers is not None:
@@ -138,48 +143,43 @@ class Dask:
         )
         names = [COORDINATOR, *(host for host in dict.fromkeys(where.values()) if host != COORDINATOR)]
         stack = contextlib.ExitStack()
-        try:
-            stack.enter_context(self.kept())
-            return self._launch(job, names, finish, progress, stack)
-        except BaseException:
-            stack.close()
-            raise
+        stack.enter_context(self.kept())
+        return Live(self, job, finish, partial(self._launch, job, names, finish), stack, progress)
 
-    def _launch(
-        self, job: Job, names: list[PlaceName], finish: Callable[..., Any], progress: bool, stack: contextlib.ExitStack
-    ) -> Live:
-        """Start a run; where a process turns out to be gone, with another."""
+    def _launch(self, job: Job, names: list[PlaceName], finish: Callable[..., Any]) -> Line:
+        """Find processes for a run and ask one to lead it; where one turns out to be gone, with another."""
         for left in reversed(range(TRIES)):
             found = cards(self.client, len(names), self._owned)
             chosen: dict[PlaceName, str] = dict(zip(names, (c["address"] for c in found), strict=True))
             try:
-                live = Live(self, self.client, uuid.uuid4().hex, job, chosen, finish, progress, stack)
+                line = Line(self.client, uuid.uuid4().hex, chosen).lead(job, pack(finish))
             except (Lost, ConnectionError):
                 if not left:
                     raise
             else:
                 if not self._crowded:
                     self._crowded = warn_if_crowded(len(names) - 1, found)
-                return live
+                return line
         raise AssertionError
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
     @property
     def client(self) -> Client:
-        """The client of the cluster, while one is connected."""
-        assert self._client is not None
-        return self._client
+        """The client of the cluster, within :meth:`kept`; connected when it is first asked for."""
+        with self._guard:
+            assert self._kept
+            if self._client is None:
+                if self.cluster is None:
+                    self._owned = Local((self.workers or len(allowed())) + 1)
+                self._client = connected(self._owned.address if self._owned else self.cluster)
+            return self._client
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Dask]:
         """Stay connected, and keep processes that were started for a run, until the end of the block."""
         self._kept += 1
         try:
-            if self._client is None:
-                if self.cluster is None:
-                    self._owned = started((self.workers or len(allowed())) + 1)
-                self._client = connected(self._owned if self.cluster is None else self.cluster)
             yield self
         finally:
             self._kept -= 1
@@ -204,6 +204,11 @@ class Dask:
     def __enter__(self) -> Dask:
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(self.kept())
+        try:
+            _ = self.client  # connected from here on
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:

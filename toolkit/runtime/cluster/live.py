@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
 from typing import Any, TypeVar
 
 import pandas as pd
-from distributed import Client
 
 from toolkit.core.errors import Lost, Refused
 from toolkit.core.messages import COORDINATOR, PlaceName
 from toolkit.core.tally import Tally
 from toolkit.progress import Progress
 from toolkit.runtime.cluster import job as jobs
-from toolkit.runtime.cluster.channel import Channel, Message, blob
-from toolkit.runtime.cluster.news import topic
+from toolkit.runtime.cluster.channel import Message
+from toolkit.runtime.cluster.line import Line
 
 T = TypeVar("T")
 
@@ -36,58 +36,52 @@ class Live:
     name : str
     tally : Tally
         How far it has come, as last heard.
-    hosts : {host: address}
-        Where the agents of its processes listen.
     status : str
-        ``"waiting for the run ..."``, ``"preparing"``, ``"running"`` or ``"ended"``.
+        ``"starting"``, ``"waiting for the run ..."``, ``"preparing"``, ``"running"`` or ``"ended"``.
 
     Examples
     --------
     >>> import toolkit as tk
     >>> sorted(name for name in dir(Live) if not name.startswith("_"))
-    ['detach', 'metrics', 'progress', 'stop', 'wait']
+    ['detach', 'hosts', 'metrics', 'progress', 'stop', 'wait']
     """
 
     def __init__(
         self,
         on: Any,
-        client: Client,
-        run: str,
         job: jobs.Job,
-        addresses: Mapping[PlaceName, str],
         finish: Callable[..., Any],
-        progress: bool,
+        reach: Callable[[], Line],
         stack: contextlib.ExitStack,
-        ask: bool = True,
+        progress: bool = False,
     ) -> None:
-        self.name, self.tally, self.status = job.title, Tally(), "waiting"
-        self.hosts = dict(addresses)
+        self.name, self.tally, self.status = job.title, Tally(), "starting"
         self._measured: list[tuple[float, int, int, str, float]] = []
-        self._on, self._client, self._run, self._job, self._finish, self._stack = on, client, run, job, finish, stack
-        self._result: Any = None
-        message = {"title": job.title, "addresses": list(addresses.items()), "keep": jobs.pack(finish)}
-        data = jobs.pack(job) if ask else b""
-        self._channel = self._call(self._open(addresses[COORDINATOR], data if ask else None, message)).result()
+        self._on, self._job, self._finish, self._stack = on, job, finish, stack
         self._bar = Progress(job.title, total=100, unit="%") if progress else None
-        client.subscribe_topic(topic(run), self._told)
-        self._outcome: Future[Message] = self._call(self._channel.ask("wait", run=run))
+        self._line: futures.Future[Line] = futures.Future()
+        threading.Thread(target=self._begin, args=(reach,), name="toolkit-start", daemon=True).start()
 
-    async def _open(self, address: str, data: bytes | None, message: Mapping[str, Any]) -> Channel:
-        arguments = self._client.security.get_connection_args("client")
-        channel = Channel(lambda channel, message: None).open(address, arguments)
-        if data is not None:
-            try:
-                await channel.ask("lead", 30.0, run=self._run, arrays=[blob(data)], **message)
-            except BaseException:
-                channel.abort()
-                raise
-        return channel
+    def _begin(self, reach: Callable[[], Line]) -> None:
+        """Reach the leader, which may take seconds: processes are started for it."""
+        try:
+            line = reach()
+            line.watch(self._told)
+        except BaseException as error:
+            self._end()
+            self._line.set_exception(error)
+        else:
+            self._line.set_result(line)
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
-        return asyncio.run_coroutine_threadsafe(work, loop)
+    def __repr__(self) -> str:
+        return f"Live({self.name!r}, {self.status}, {self.tally.time:.4g} s, {self.tally.updates} updates)"
 
     # -- what a user does ---------------------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> dict[PlaceName, str]:
+        """Where the agents of its processes listen: {host: address}; waits until these are known."""
+        return self._line.result().hosts
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -101,54 +95,55 @@ class Live:
         return pd.DataFrame(list(self._measured), columns=["time", "round", "samples", "name", "value"])
 
     def wait(self, timeout: float | None = None) -> Any:
-        """The run, once it has ended; its error is raised, with the run so far in the error's `run`."""
-        left = timeout
+        """The run, once it has ended; its error is raised, with the run so far in the error's `run`.
+
+        After `timeout` seconds a TimeoutError says that it goes on.
+        """
+        late = time.monotonic() + (math.inf if timeout is None else timeout)
         try:
-            while self._result is None:
-                try:
-                    self._result = self._outcome.result(LOOK if left is None else min(left, LOOK))
-                except NotYet:
-                    if left is not None:
-                        left -= LOOK
-                        if left <= 0:
-                            raise TimeoutError(
-                                f"The run {self.name!r} goes on after {timeout} s. It was not waited for any longer. "
-                                f"Wait again, or stop it."
-                            ) from None
+            answer = self._within(late, self._within(late, self._line).outcome)
         except KeyboardInterrupt:
             self.stop()
             raise
-        except ConnectionError:
+        except (ConnectionError, futures.CancelledError):
             self._end()
             raise Lost(
                 f"The process that leads the run {self.name!r} is gone. With it went what was not saved. Look at the "
                 f"log of that worker, and start the run again."
             ) from None
         self._end()
-        return self._finish(jobs.unpack(self._result["outcome"]), self._on, self._job.recipe)
+        return self._finish(jobs.unpack(answer["outcome"]), self._on, self._job.recipe)
 
     def stop(self) -> None:
-        """End it now; what it has achieved is kept, and :meth:`wait` returns it."""
-        with contextlib.suppress(ConnectionError):
-            self._call(self._channel.ask("stop", run=self._run)).result(30.0)
+        """End it now, or as soon as it begins; what it has achieved is kept, and :meth:`wait` returns it."""
+        self._line.add_done_callback(lambda line: None if line.exception() else line.result().stop())
 
     def detach(self) -> None:
         """Leave the run to itself, on a cluster that goes on without this process; :func:`attach` finds it again."""
+        self._line.result()
         self._close(forget=False)
 
     # -- within -------------------------------------------------------------------------------------------------------
 
-    def _told(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        news = event[1]
-        self.status = news["status"]
-        if "tally" in news:
-            self._measured.extend(tuple(row) for row in news["metrics"])
-            self.tally = Tally(**news["tally"], metrics=Tally().metrics.update(news["last"]))
-            if self._bar is not None:
-                done = min(1.0, self._job.until.amount(self.tally))
-                self._bar.update(
-                    self.tally.time, self.tally.updates, self.tally.samples, dict(self.tally.metrics), done
+    def _within(self, late: float, future: futures.Future[T]) -> T:
+        """The result of a future, while interrupts from the keyboard are heard."""
+        while not future.done():
+            if (left := late - time.monotonic()) <= 0:
+                raise TimeoutError(
+                    f"The run {self.name!r} goes on. It was not waited for any longer. Wait again, or stop it."
                 )
+            futures.wait([future], min(LOOK, left))
+        return future.result()
+
+    def _told(self, news: Message) -> None:
+        self.status = news["status"]
+        if "tally" not in news:
+            return
+        self._measured.extend(tuple(row) for row in news["metrics"])
+        self.tally = tally = Tally(**news["tally"], metrics=Tally().metrics.update(news["last"]))
+        if self._bar is not None:
+            done = min(1.0, self._job.until.amount(tally))
+            self._bar.update(tally.time, tally.updates, tally.samples, dict(tally.metrics), done)
 
     def _end(self) -> None:
         self.status = "ended"
@@ -158,15 +153,8 @@ class Live:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-        async def close() -> None:
-            if forget and not self._channel.over:
-                self._channel.send("forget", run=self._run)
-            await self._channel.close()
-
-        with contextlib.suppress(Exception):
-            self._client.unsubscribe_topic(topic(self._run))
-            self._call(close()).result(5.0)
+        if self._line.done() and not self._line.exception():
+            self._line.result().close(forget)
         self._stack.close()
 
 
@@ -194,28 +182,22 @@ def attach(client: Any, name: str | None = None) -> Live:
     from toolkit.runtime.cluster.dask import Dask
 
     on = client if isinstance(client, Dask) else Dask(client)
-    stack = contextlib.ExitStack()
-    stack.enter_context(on.kept())
-    cards = on.client.run(card, on_error="ignore").values()
-    found = [
-        (c["address"], run, lead) for c in cards for run, lead in c["leads"].items() if name in (None, lead["title"])
-    ]
-    if len(found) != 1:
-        stack.close()
-        titles = ", ".join(repr(lead["title"]) for _, _, lead in found) or "none"
-        raise Refused(
-            f"attach found {len(found)} runs ({titles}) on the cluster. It joins exactly one. Give the name of the run "
-            f"that is meant."
-        )
-    address, run, _ = found[0]
-    kept = on.client.sync(_kept, on.client, address, run)
-    job, finish = jobs.unpack(kept["job"]), jobs.unpack(kept["keep"])
-    return Live(on, on.client, run, job, {COORDINATOR: address}, finish, False, stack, ask=False)
-
-
-async def _kept(client: Client, address: str, run: str) -> Message:
-    """What the coordinator keeps for whoever attaches."""
-    channel = Channel(lambda channel, message: None).open(address, client.security.get_connection_args("client"))
-    answer = await channel.ask("keep", 30.0, run=run)
-    await channel.close()
-    return answer
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(on.kept())
+        cards = on.client.run(card, on_error="ignore").values()
+        found = [
+            (c["address"], run, lead["title"])
+            for c in cards
+            for run, lead in c["leads"].items()
+            if name in (None, lead["title"])
+        ]
+        if len(found) != 1:
+            titles = ", ".join(repr(title) for _, _, title in found) or "none"
+            raise Refused(
+                f"attach found {len(found)} runs ({titles}) on the cluster. It joins exactly one. Give the name of the "
+                f"run that is meant."
+            )
+        address, run, _ = found[0]
+        line = Line(on.client, run, {COORDINATOR: address})
+        job, finish = line.kept()
+        return Live(on, job, finish, lambda: line, stack.pop_all())

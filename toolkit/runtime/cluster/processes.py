@@ -1,34 +1,23 @@
-"""Processes of Dask: started here with the settings of a worker, or found on a cluster that is given."""
+"""The processes of a cluster of Dask: connected, counted, and more of them where we may."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dask
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from toolkit.core.errors import Refused
 from toolkit.runtime.cluster.agent import Agent, card
-from toolkit.runtime.settings import environment
+from toolkit.runtime.cluster.local import Local
 
 #: Seconds in which a scheduler must answer, a missing worker may still come, and one of our own must have started.
 CONNECT, COME, START = 10.0, 5.0, 60.0
 #: Seconds between two counts.
 LOOK = 0.2
-
-
-def started(count: int) -> LocalCluster:
-    """Processes on this machine."""
-    with spawning():
-        return LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=":0"
-        )
 
 
 def connected(cluster: Any) -> Client:
@@ -49,7 +38,7 @@ def connected(cluster: Any) -> Client:
         ) from None
 
 
-def cards(client: Client, needed: int, owned: LocalCluster | None) -> list[dict[str, Any]]:
+def cards(client: Client, needed: int, owned: Local | None) -> list[dict[str, Any]]:
     """The cards of `needed` processes, those that take part in no run first; what is missing is waited for."""
     client.register_plugin(Agent())
     late = time.monotonic() + (COME if owned is None else START)
@@ -65,11 +54,11 @@ def cards(client: Client, needed: int, owned: LocalCluster | None) -> list[dict[
     return sorted(found, key=lambda c: (c["member"] is not None, c["machine"], c["address"]))[:needed]
 
 
-def replenish(client: Client, needed: int, owned: LocalCluster | None) -> None:
+def replenish(client: Client, needed: int, owned: Local | None) -> None:
     """Start what is missing, if we may; a cluster misses a process that was retired only after a while."""
-    with contextlib.suppress(TimeoutError), spawning():
-        if owned is not None:
-            owned.scale(max(needed, len(owned.workers)))
+    if owned is not None:
+        owned.scale(needed)
+    with contextlib.suppress(TimeoutError):
         client.wait_for_workers(needed, timeout=2.0)
 
 
@@ -90,22 +79,3 @@ def warn_if_crowded(count: int, cards: Sequence[Mapping[str, Any]]) -> bool:
             stacklevel=4,
         )
     return count > cores
-
-
-@contextlib.contextmanager
-def spawning() -> Iterator[None]:
-    """Start processes with the settings of a worker, and without running the user's script again in each of them."""
-    main, before, settings = sys.modules["__main__"], dict(os.environ), environment()
-    hidden: dict[str, Any] = {
-        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
-    }
-    main.__spec__ = None
-    key = "distributed.nanny.pre-spawn-environ"
-    os.environ.update(settings)
-    try:
-        with dask.config.set({key: {**dask.config.get(key), **settings}}):
-            yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        main.__dict__.update(hidden)
