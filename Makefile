@@ -43,6 +43,7 @@ test: setup
 test-long: setup
 	$(BIN)/pytest -p no:xdist -m long
 
+# Outputs do not belong into the repository: jupyter nbconvert --clear-output --inplace notebooks/*.ipynb
 lab: setup
 	$(BIN)/jupyter lab notebooks
 

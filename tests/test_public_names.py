@@ -8,8 +8,9 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,11 +27,9 @@ def public() -> Iterator[tuple[str, Any]]:
     tk = importlib.import_module("toolkit")
     for name in tk.__all__:
         value = getattr(tk, name)
-        if isinstance(value, ModuleType | SimpleNamespace):
-            home = value.__name__ if isinstance(value, ModuleType) else "toolkit"
-            for inner, thing in vars(value).items():
-                if not inner.startswith("_") and callable(thing) and thing.__module__.startswith(home):
-                    yield f"{name}.{inner}", thing
+        if isinstance(value, ModuleType):
+            for inner in value.__all__:
+                yield f"{name}.{inner}", getattr(value, inner)
         elif not name.startswith("__"):
             yield name, value
 
@@ -51,6 +50,20 @@ def docstrings() -> Iterator[tuple[str, str, str]]:
 
 
 EXAMPLES = list(docstrings())
+
+
+@cache
+def homes() -> frozenset[tuple[str, str]]:
+    """Module and qualified name of what the public names stand for."""
+    return frozenset((thing.__module__, thing.__qualname__) for _, thing in public())
+
+
+def session(module: str, name: str) -> dict[str, Any]:
+    """What an example may use: of a public name, or a part of it, nothing; within the package, its module and tk."""
+    parts = name.split(".")
+    if any((module, ".".join(parts[:end])) in homes() for end in range(1, len(parts) + 1)):
+        return {"__name__": "__main__"}
+    return {**vars(importlib.import_module(module)), "tk": importlib.import_module("toolkit")}
 
 
 def parameters(thing: Any) -> set[str]:
@@ -126,6 +139,12 @@ def test_what_a_docstring_lacks_is_found():
     assert faults("whole", whole) == []
 
 
+def test_examples_of_public_names_are_run_as_in_a_fresh_session():
+    assert homes() - {(module, name) for module, name, _ in EXAMPLES} == set()
+    assert session("toolkit.policies.ssp", "ssp") == session("toolkit.run", "Run.summary") == {"__name__": "__main__"}
+    assert "Progress" in session("toolkit.core.progress", "Progress")
+
+
 def test_only_examples_that_need_a_cluster_are_skipped():
     assert {name for _, name, text in EXAMPLES if "+SKIP" in text} == NEED_A_CLUSTER
 
@@ -133,8 +152,7 @@ def test_only_examples_that_need_a_cluster_are_skipped():
 @pytest.mark.parametrize(("module", "name", "text"), EXAMPLES, ids=[f"{module}:{name}" for module, name, _ in EXAMPLES])
 def test_examples_run_as_printed(module: str, name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    names = {**vars(importlib.import_module(module)), "tk": importlib.import_module("toolkit")}
-    example = doctest.DocTestParser().get_doctest(text, names, name, module, 0)
+    example = doctest.DocTestParser().get_doctest(text, session(module, name), name, module, 0)
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert runner.run(example, out=report.append).failed == 0, "".join(report)

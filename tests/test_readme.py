@@ -23,9 +23,10 @@ def test_blocks_of_code_parse():
 
 
 @pytest.mark.slow
-def test_first_block_runs_as_printed(tmp_path: Path):
+@pytest.mark.parametrize("code", [BLOCKS[0], "\n".join(BLOCKS[1:])], ids=["first", "others"])
+def test_blocks_run_as_printed(tmp_path: Path, code: str):
     script = tmp_path / "readme.py"
-    script.write_text(BLOCKS[0])
+    script.write_text(code)
     done = subprocess.run(
         [sys.executable, script],
         cwd=tmp_path,

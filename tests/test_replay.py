@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
 import jax
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 import toolkit as tk
+from toolkit.core.errors import Refused
 from toolkit.problems.measures import half_square
 
 UNEVEN = tk.Simulator(3, step=tk.lognormal(1.0, 0.6), link=tk.Link(0.1, 1e4), apply=0.05, seed=1)
@@ -109,8 +114,6 @@ def line(rngs: nnx.Rngs) -> nnx.Module:
 
 
 def test_a_loaded_run_of_a_users_problem_asks_for_it(tmp_path):
-    import optax
-
     x = np.arange(24, dtype=np.float32).reshape(12, 2) / 24
     problem = tk.problem(line, half_square, train=(x, x[:, :1]), test=(x, x[:, :1]), batch=2)
     optimizer = optax.sgd(0.1)
@@ -136,4 +139,108 @@ def test_other_settings_are_said():
     run = train("chain(bsp(), all_reduce(ring))", until=tk.updates(2))
     run.cluster["settings"] = {**run.cluster["settings"], "NPROC": "2"}
     with pytest.warns(UserWarning, match="NPROC was '2'"):
+        run.replay()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"problem": tk.problems.quadratic(dim=6, rows=64, batch=4, seed=9)}, "and no other"),
+        ({"problem": DIGITS}, "and no other"),
+        ({"problem": "x"}, "no problem"),
+        ({"problem": 0}, "no problem"),
+        ({"optimizer": "sgd(5.0)"}, "and no other"),
+        ({"optimizer": optax.sgd(0.05, momentum=0.9)}, "and no other"),
+        ({"optimizer": 3}, "it is a int"),
+        ({"optimizer": ""}, "cannot be used"),
+        ({"rounds": -1}, "rounds=-1"),
+        ({"rounds": 1.5}, "rounds=1.5"),
+        ({"rounds": "a"}, "rounds='a'"),
+        ({"rounds": True}, "rounds=True"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_replay_of_another_run_is_refused(options, says, loaded, tmp_path, memo):
+    run = tk.load(memo.save(tmp_path / "run")) if loaded else memo
+    with pytest.raises(Refused, match=says):
+        run.replay(**options)
+
+
+@pytest.fixture(scope="module")
+def memo():
+    return train("chain(asp(), parameter_server())", until=tk.updates(4))
+
+
+def test_what_is_given_is_used_and_may_be_what_is_recorded(memo):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = memo.replay(problem=POINTS, optimizer=memo.optimizer)
+        assert again.status == "replayed" and same(again, memo)
+        cut = memo.replay(rounds=2)
+        assert cut.status == "replayed up to update 2"
+        assert cut.replay().status == "replayed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: {"params": jax.tree.map(lambda array: array + 1, run.params)},
+        lambda run: {"params": {"model": {}}},
+        lambda run: {"seed": run.seed + 1, "made": None},
+        lambda run: {"optimizer": "sgd(0.01)", "made": None},
+    ],
+    ids=["parameters", "other parameters", "seed", "optimizer"],
+)
+def test_a_replay_to_other_parameters_says_so(change, memo):
+    with pytest.warns(UserWarning, match="ended at other parameters than the run holds. Under"):
+        again = replace(memo, **change(memo)).replay()
+    assert again.status == "replayed to other parameters"
+
+
+def test_a_problem_of_the_same_text_with_other_rows_is_noticed(tmp_path):
+    x = np.arange(24, dtype=np.float32).reshape(12, 2) / 24
+    first, other = (tk.problem(line, half_square, train=(a, a[:, :1]), test=(a, a[:, :1]), batch=2) for a in (x, -x))
+    run = tk.load(train("chain(asp(), parameter_server())", first).save(tmp_path / "run"))
+    with pytest.warns(UserWarning, match="other parameters"):
+        run.replay(problem=other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: {"events": run.events[:-1]},
+        lambda run: {"events": ()},
+        lambda run: {"trace": run.trace[run.trace["kind"] != "committed"]},
+        lambda run: {"trace": run.trace.iloc[:0]},
+    ],
+    ids=["an event", "all events", "merges", "all rows"],
+)
+def test_a_log_and_a_trace_that_do_not_agree_are_refused(change, memo):
+    with pytest.raises(Refused, match=r"merges and its trace holds"):
+        replace(memo, **change(memo)).replay()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"until": None},
+        {"until": "x"},
+        {"until": "bsp()"},
+        {"workers": "__import__('os')"},
+        {"workers": "5"},
+        {"evaluate": None},
+        {"correction": "evil(3)"},
+    ],
+    ids=str,
+)
+def test_options_that_do_not_tell_how_a_run_was_trained_are_refused(options, memo):
+    changed = {name: text for name, text in (memo.options | options).items() if text is not None}
+    with pytest.raises(Refused, match="do not tell how it was trained"):
+        replace(memo, options=changed, made=None).replay()
+
+
+def test_a_run_without_arrays_is_not_replayed():
+    run = tk.simulate(tk.parse("chain(bsp(), all_reduce(ring))"), tk.Simulator(2), until=tk.iterations(2))
+    with pytest.raises(Refused, match="without arrays"):
         run.replay()

@@ -13,6 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from toolkit import folder as folders
+from toolkit.core.conditions import updates
+from toolkit.core.errors import Refused
 from toolkit.core.messages import Done, Join, Joined
 from toolkit.folder import FolderDamaged, FolderExists, whole
 from toolkit.run import METRICS, RESOURCES, Run, table
@@ -142,6 +145,127 @@ def test_a_folder_of_something_else_is_no_run(tmp_path: Path) -> None:
         load(tmp_path)
     with pytest.raises(FolderDamaged, match=r"has no run\.json"):
         load(tmp_path / "nowhere")
+
+
+SAVED = {
+    "of a number": 3,
+    "of nothing": None,
+    "with NUL": "a\0b",
+    "too long": "x" * 300,
+    "in a file": "file/run",
+    "in the kernel": "/proc/run",
+}
+
+
+@pytest.mark.parametrize("path", SAVED.values(), ids=SAVED)
+def test_what_cannot_be_a_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    for save in run().save, Runs({"one": run()}).save:
+        with pytest.raises(Refused, match=r"cannot be the path|no folder can be made"):
+            save(path)
+    with pytest.raises(Refused, match=r"cannot be the path|has no run\.json"):
+        load(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_and_a_folder_above_are_refused_and_a_long_name_is_not(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in tmp_path / "file", tmp_path / "new" / "..":
+        with pytest.raises(FolderExists):
+            run().save(path)
+    with pytest.raises(FolderDamaged, match=r"has no run\.json"):
+        load(tmp_path / "file")
+    same(run(), load(run().save(tmp_path / ("x" * 250))))
+
+
+def sealed(folder: Path, **changes: Any) -> None:
+    """Change a record, or a file of a folder, such that all checksums agree again."""
+    body = json.loads((folder / "run.json").read_text())
+    del body["sha256"]
+    body |= {name: value for name, value in changes.items() if name in body and name != "run"}
+    fields = {**body["run"], **changes.get("run", {})}
+    body["run"] = {name: value for name, value in fields.items() if value is not ...}
+    body["files"] = {name: folders._digest((folder / name).read_bytes()) for name in body["files"]}
+    (folder / "run.json").write_text(json.dumps(body | {"sha256": folders._digest(folders._canonical(body))}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"run": {"more": 1}}, "whose more"),
+        ({"run": {"recipe": ...}}, "whose recipe"),
+        ({"run": {"recipe": 3, "seed": "a"}}, "whose recipe, seed"),
+        ({"run": {"options": []}}, "whose options"),
+        ({"format": 99}, "of format 99"),
+    ],
+)
+def test_a_record_of_something_else_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    folder = run().save(tmp_path / "run")
+    sealed(folder)
+    same(run(), load(folder))
+    sealed(folder, **changes)
+    with pytest.raises(FolderDamaged, match=says):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["trace.parquet", "events.parquet", "metrics.parquet", "params.npz"])
+@pytest.mark.parametrize("content", ["junk", "other columns"])
+def test_junk_with_the_right_checksum_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    folder = run().save(tmp_path / "run")
+    (folder / name).write_bytes(b"junk")
+    if content != "junk":
+        pd.DataFrame({"seq": [1, 2]}).to_parquet(folder / name)
+    sealed(folder)
+    with pytest.raises(FolderDamaged, match=name):
+        load(folder)
+
+
+def test_events_that_are_none_are_refused(tmp_path: Path) -> None:
+    folder = run().save(tmp_path / "run")
+    events = pd.read_parquet(folder / "events.parquet").assign(key='a:"')
+    events.to_parquet(folder / "events.parquet")
+    sealed(folder)
+    with pytest.raises(FolderDamaged, match="events"):
+        load(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "null", "[]", '{"run": {}, "files": 3, "sha256": ""}', None])
+def test_a_record_that_is_none_is_refused(tmp_path: Path, text: str | None) -> None:
+    if text is None:
+        (tmp_path / "run.json").mkdir()
+    else:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(FolderDamaged, match=r"run\.json"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 3}', '{"a": null}', '{"a": "../a"}', "[]", "[" * 100_000, '"ab"', '{"a": "b"}']
+)
+def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "runs.json").write_text(text)
+    with pytest.raises(FolderDamaged, match=r"runs?\.json"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("runs", [None, 3, "run", [run()], {3: run()}, {"a": 3}, {"a": run(), None: run()}])
+def test_runs_are_a_mapping_of_text_to_run(runs: Any) -> None:
+    with pytest.raises(Refused, match="Give a mapping of text to Run"):
+        Runs(runs)
+    with pytest.raises(Refused, match="Give a mapping of text to Run"):
+        Runs({"one": run()}) | runs
+
+
+def test_a_name_is_text(tmp_path: Path) -> None:
+    assert load(run(3).save(tmp_path / "run")).name == "3"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", ["x", 3, ("loss",), ("loss", "a"), ("loss", None), (3, 0.1), updates(3), [], 0])
+def test_a_target_is_a_value_of_a_metric(target: Any) -> None:
+    for each in heard("one"), Runs({"one": heard("one")}):
+        with pytest.raises(Refused):
+            each.summary(target=target)
 
 
 def test_the_summary_of_a_run() -> None:

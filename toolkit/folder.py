@@ -6,42 +6,51 @@ a checksum of each file and of itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
 import uuid
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from toolkit.core.errors import Refused
 from toolkit.trace import read_parquet, write_parquet
 
 RECORD = "run.json"
+FORMAT = 1
 
 
-class FolderExists(ValueError):
+class FolderExists(Refused):
     """A folder to save into is there already."""
 
 
-class FolderDamaged(ValueError):
+class FolderDamaged(Refused):
     """A folder that was read is not what was saved."""
 
 
 def whole(folder: str | Path, write: Callable[[Path], None]) -> Path:
     """Make a folder by `write(path)` and give it its name only when everything is in it."""
-    folder = Path(folder)
-    if folder.exists():
+    folder = place(folder)
+    if folder.resolve().exists():
         raise FolderExists(
             f"{folder} was given to save into, and it exists. A record is never overwritten silently. "
             f"Choose another folder, or remove this one first."
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
-    partial.mkdir()
+    partial = folder.with_name(f".{uuid.uuid4().hex[:8]}.partial")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+    except OSError as error:
+        raise Refused(
+            f"{folder} was given to save into, and no folder can be made in {folder.parent} ({error.strerror}). "
+            f"What is saved needs a folder of its own. Choose a place that is a folder and that you may write to."
+        ) from error
     try:
         write(partial)
         partial.rename(folder)
@@ -64,7 +73,7 @@ def write(
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
     files = {path.name: _digest(path.read_bytes()) for path in sorted(folder.iterdir())}
-    body = {"format": 1, "run": dict(record), "files": files}
+    body = {"format": FORMAT, "run": dict(record), "files": files}
     (folder / RECORD).write_text(json.dumps(body | {"sha256": _digest(_canonical(body))}, indent=2) + "\n")
 
 
@@ -72,15 +81,14 @@ def read(
     folder: Path, tables: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, pd.DataFrame], dict[str, np.ndarray] | None]:
     """Read what :func:`write` wrote; any file that is missing or altered is named."""
-    try:
+    with reading(folder, RECORD):
         body = json.loads((folder / RECORD).read_text())
         seal = body.pop("sha256")
         record, files = dict(body["run"]), dict(body["files"])
         names = {f"{name}.parquet" for name in tables}
-    except FileNotFoundError:
-        raise damaged(folder, f"has no {RECORD}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(folder, f"has a {RECORD} that cannot be read ({error!r})") from error
+        version = body["format"]
+    if version != FORMAT:
+        raise damaged(folder, f"has a {RECORD} of format {version!r} and not {FORMAT}")
     if seal != _digest(_canonical(body)) or not names <= set(files):
         raise damaged(folder, f"has a {RECORD} that was altered")
     for name, digest in files.items():
@@ -91,10 +99,38 @@ def read(
             raise damaged(folder, f"has a {name} that was altered or only half written")
     arrays = None
     if "params.npz" in files:
-        with np.load(folder / "params.npz", allow_pickle=False) as archive:
+        with reading(folder, "params.npz"), np.load(folder / "params.npz", allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    frames = {name: read_parquet(folder / f"{name}.parquet", columns) for name, columns in tables.items()}
+    frames = {}
+    for name, columns in tables.items():
+        with reading(folder, f"{name}.parquet"):
+            frames[name] = read_parquet(folder / f"{name}.parquet", columns)
     return record, frames, arrays
+
+
+def place(folder: object) -> Path:
+    """The path that a user gave for a folder, or an error."""
+    try:
+        path = Path(folder)  # type: ignore[arg-type]
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()
+    except (OSError, TypeError, ValueError) as error:
+        raise Refused(
+            f"{folder!r} cannot be the path of a folder: {error}. A run is saved into and loaded from a folder. "
+            f"Give its path as text, such as 'results/bsp'."
+        ) from None
+    return path
+
+
+@contextlib.contextmanager
+def reading(folder: Path, name: str) -> Iterator[None]:
+    """Whatever goes wrong while a file of a folder is read, it is the file that is damaged."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise damaged(folder, f"has no {name}") from None
+    except Exception as error:  # a file can hold anything, and its readers raise errors of all kinds
+        raise damaged(folder, f"has a {name} that cannot be read ({type(error).__name__}: {error})") from error
 
 
 def damaged(folder: Path, what: str) -> FolderDamaged:

@@ -45,7 +45,8 @@ def waiting(run: Recorded) -> pd.Series[float]:
 
     .. math:: W_w = \sum_c \bigl(b_{w,c+1} - r_{wc}\bigr) - \bigl|[r_{wc}, b_{w,c+1}] \cap [i_{wc}, m_{wc}]\bigr|
 
-    From ready to the first task of the next iteration, less the merge in between; a dropped update has no merge.
+    From :math:`r_{wc}`, when update c of worker w was ready, to :math:`b_{w,c+1}`, when the first task of its next
+    iteration was wanted, less the merge :math:`[i_{wc}, m_{wc}]` in between; a dropped update has no merge.
     The last wait of a run is not counted: nothing ended it.
 
     Parameters
@@ -72,7 +73,7 @@ def waiting(run: Recorded) -> pd.Series[float]:
 
 
 def staleness(run: Recorded) -> pd.DataFrame:
-    """How old the updates of each merge were.
+    r"""How old the updates of each merge were.
 
     Parameters
     ----------
@@ -85,6 +86,11 @@ def staleness(run: Recorded) -> pd.DataFrame:
         [merges], their mean and largest age; `samples` [rows]. The age of an update counts the merges issued between
         the worker's read of the parameters and the merge of its update: those its ready row reports, and those issued
         while the update lay there. 0 is a fresh update.
+
+    Notes
+    -----
+    The staleness that :func:`ssp` and :func:`dssp` bound is another: the lead in iterations over the slowest worker.
+    With n workers under ``ssp(s)`` the age is at most :math:`(n - 1)(2s + 1)` merges, each of one update.
 
     Examples
     --------
@@ -247,7 +253,7 @@ def time_to(run: Recorded, metric: str, value: float) -> float:
 def steps(runs: Recorded | Mapping[str, Recorded]) -> pd.Series[float]:
     """Median time of a step by worker, over one or several runs.
 
-    It is what a simulator needs to predict them, as the `step` of :class:`Simulator`.
+    It is what a simulator needs to predict them: ``tk.Simulator(n, step=tk.constant(tk.metrics.steps(runs)))``.
 
     Parameters
     ----------

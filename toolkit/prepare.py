@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import optax
 
+from toolkit.checks import correctable, demand, expect, measurable, recurring
 from toolkit.core.cluster import Cluster
-from toolkit.core.conditions import Condition, Either, epochs, reaches
+from toolkit.core.conditions import Condition, Either, epochs
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Compute, Joined, Stage
 from toolkit.core.strategy import Strategy, chain, named
@@ -71,7 +72,7 @@ def prepare(
     if not isinstance(deal, Way):
         expect("deal", deal, ("global", "shards"))
     demand("problem", problem, Problem, "tk.problem(model, loss, train=(x, y), test=(x, y)) or tk.problems.digits()")
-    every = evaluate or epochs(1)
+    every = epochs(1) if evaluate is None else evaluate
     demand("evaluate", every, Condition, "epochs(1) or updates(100)")
     recurring(every)
     if correction is not None:
@@ -91,8 +92,8 @@ def prepare(
     setup = Setup(
         problem,
         cluster,
-        transformation(optimizer),
-        transformation(outer),
+        steppable("optimizer", optimizer, vector),
+        steppable("outer optimizer", outer, vector),
         clock,
         scaling,
         state,
@@ -116,62 +117,6 @@ def prepare(
         "options": {name: described(value) for name, value in options.items()},
     }
     return Recipe(full, setup, until, words)
-
-
-def expect(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse what is none of the allowed words."""
-    if value not in allowed:
-        words = " or ".join(repr(word) for word in allowed)
-        raise Refused(f"{name}={value!r} is unknown. It chooses between conventions that have names. Use {words}.")
-
-
-def demand(name: str, value: object, kind: type, example: str) -> None:
-    """Refuse what is not of a kind."""
-    if not isinstance(value, kind):
-        raise Refused(
-            f"{name}={value!r} is a {type(value).__name__} and no {kind.__name__.lower()}. "
-            f"Nothing else fits there. Give one such as {example}."
-        )
-
-
-def measurable(until: Condition, problem: Problem) -> None:
-    """Refuse to wait for a metric that nobody measures."""
-    if isinstance(until, Either):
-        measurable(until.first, problem)
-        measurable(until.second, problem)
-    elif isinstance(until, reaches) and until.metric not in (known := ("loss", *problem.metrics)):
-        raise Refused(
-            f"{until!r} waits for a metric that {problem!r} does not measure. The run would never end by it. "
-            f"Use one of {', '.join(known)}, or give the problem this metric."
-        )
-
-
-def recurring(every: Condition) -> None:
-    """Refuse an interval that never passes."""
-    if isinstance(every, Either):
-        recurring(every.first)
-        recurring(every.second)
-    elif isinstance(every, reaches):
-        raise Refused(
-            f"evaluate={every!r} is no interval. A metric changes only when it is measured. "
-            f"Give one such as epochs(1) or updates(100)."
-        )
-
-
-def correctable(correction: Correction, setup: Setup) -> None:
-    """Refuse a correction that the strategy never asks for, or asks for where it means something else."""
-    if not any(home.role == "server" for home in setup.cluster.homes.values()):
-        raise Refused(
-            f"{correction!r} was asked of a strategy without servers. "
-            f"It compares what a worker pulled with the model that a server holds. "
-            f"Put parameter_server() into the chain."
-        )
-    if correction.keeps_replica and not setup.local:
-        raise Refused(
-            f"{correction!r} was asked of a strategy without local steps. "
-            f"Its workers keep replicas of their own, which only local steps move. "
-            f"Add local_steps(1) or more to the chain."
-        )
 
 
 def sizes(problem: Problem, way: Way | None, cluster: Cluster) -> dict[int, int] | None:
@@ -205,6 +150,24 @@ def sample(strategy: Strategy, cluster: Cluster) -> Compute | Stage | None:
             if isinstance(reply, (Compute, Stage)):
                 return reply
     return None
+
+
+def steppable(name: str, optimizer: Optimizer, vector: Vector) -> optax.GradientTransformation:
+    """The optimizer, if it can make a step on a model; shapes only, nothing is computed."""
+    made = transformation(optimizer)
+    flat = jax.ShapeDtypeStruct((vector.layout.size,), vector.dtype)  # type: ignore[no-untyped-call]
+    try:
+        step, _ = jax.eval_shape(lambda flat: made.update(flat, made.init(flat), flat), flat)
+        if (step.shape, step.dtype) != (flat.shape, flat.dtype):
+            raise TypeError(f"it gives {step.dtype}{list(step.shape)} for parameters {flat.dtype}{list(flat.shape)}")
+    except Exception as error:  # an optimizer can be anybody's code
+        title = f"{name} {optimizer!r}" if isinstance(optimizer, str) else name
+        raise Refused(
+            f"The {title} cannot make a step ({type(error).__name__}: {error}). "
+            f"A step is made from gradient, state and parameters, each one flat vector, and gives an update like them. "
+            f"Give one that needs no more, such as optax.adam(0.01) or 'sgd(0.1)'."
+        ) from error
+    return made
 
 
 def transformation(optimizer: Optimizer) -> optax.GradientTransformation:

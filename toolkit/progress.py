@@ -63,7 +63,12 @@ class Progress:
         self._bar = _bar(description, total, unit, self._file) if _watched(self._file, interactive) else None
         self._painted, self._lines, self._due = -PERIOD, 0, 0.0
         self._last: tuple[float, str] = (0.0, "")
-        self._shown = True
+        self._shown, self._begun = True, False
+
+    def say(self, words: str) -> None:
+        """Tell what happens before the run begins; only a bar has room for it."""
+        if self._bar is not None and not self._begun:
+            self._bar.set_postfix_str(words)
 
     def update(
         self,
@@ -77,8 +82,11 @@ class Progress:
         done = {"seconds": time, "updates": updates, "samples": samples, "%": 100 * fraction}[self._unit]
         notes = [] if self._unit == "seconds" else [f"{time:.4g} s"]
         notes += [] if self._unit == "updates" else [f"{updates} updates"]
-        notes += [f"{name} {value:.4g}" for name, value in (metrics or {}).items()]
+        notes += [f"{name} {value:.4g}" for name, value in sorted((metrics or {}).items())]
         self._last, self._shown = (done, ", ".join(notes)), False
+        if self._bar is not None and not self._begun:
+            self._bar.reset()  # its clock begins with the run
+        self._begun = True
         if self._bar is None:
             if done >= self._due and self._lines < LINES - 1:
                 self._line()

@@ -15,6 +15,8 @@ import pandas as pd
 
 from toolkit import folder as folders
 from toolkit import metrics as measure
+from toolkit.core.conditions import reaches
+from toolkit.core.errors import Refused
 from toolkit.core.messages import Event
 from toolkit.intervals import seconds
 from toolkit.trace import COLUMNS, LOG, TEXT, events_frame, events_from
@@ -25,9 +27,10 @@ RESOURCES: dict[str, Any] = {"time": "float64", "place": TEXT, "host": TEXT, "cp
     "sent": "float64",
 }
 TABLES = {"trace": COLUMNS, "metrics": METRICS, "resources": RESOURCES, "events": LOG}
-RECORDED = (
-    *("name", "recipe", "problem", "optimizer", "cluster", "options", "seed"),
-    *("measured", "versions", "compile_seconds", "status"),
+RECORDED: dict[str, Any] = (
+    dict.fromkeys(("name", "recipe", "problem", "optimizer"), str)
+    | {"cluster": dict, "options": dict, "seed": int, "measured": bool, "versions": dict}
+    | {"compile_seconds": (int, float), "status": str}
 )
 
 
@@ -65,9 +68,12 @@ class Run:
         Outer optimizer, clock, scaling, on_loss, state, deal, correction, evaluate, until.
     measured : bool
         True: times are of a real cluster. False: times are virtual.
-    trace, metrics, resources : DataFrame
-        Rows of the trace; `time` [s], `round`, `samples`, `name`, `value`; `time` [s], `place`, `host`, `cpu` [%],
-        `memory`, `received` and `sent` [byte].
+    trace : DataFrame
+        One row per task and event, in the order in which they happened.
+    metrics : DataFrame
+        One row per measured value: `time` [s], `round`, `samples` [rows], `name`, `value`.
+    resources : DataFrame
+        One row per look at a process: `time` [s], `place`, `host`, `cpu` [%], `memory`, `received` and `sent` [byte].
     events : tuple of Event
         The inputs of the strategy, from which the run can be replayed.
     versions : dict of str
@@ -76,7 +82,8 @@ class Run:
     params : array or nested mapping of arrays, optional
         What was learned: the flat model vector, or parameters by name.
     status : str
-        ``"finished"`` or ``"stopped: "`` and why.
+        ``"finished"``; ``"stopped"`` on request; ``"stopped: "`` and why; or, from :meth:`replay`, ``"replayed"`` and
+        how far.
     made : Recipe, optional
         In this session, the objects that the texts stand for, for :meth:`replay`. It is never saved.
 
@@ -113,6 +120,7 @@ class Run:
     _replay: ClassVar[Callable[..., Run] | None] = None  # training sets it: a record knows no engine
 
     def __post_init__(self) -> None:
+        self.name = str(self.name)
         self.metrics, self.resources = table(METRICS, self.metrics), table(RESOURCES, self.resources)
 
     @property
@@ -136,8 +144,7 @@ class Run:
         row |= {"updates": len(merges), "iterations": int(total["iterations"]), "samples": int(total["samples"])}
         row |= {"loss": last.pop("loss", np.nan), "accuracy": last.pop("accuracy", np.nan)} | last
         if target is not None:
-            metric, value = target if isinstance(target, tuple) else (target.metric, target.value)
-            row["to_target"] = measure.time_to(self, metric, value)
+            row["to_target"] = measure.time_to(self, *goal(target))
         row |= {"waiting": float(measure.waiting(self).sum())}
         stale = np.average(merges["stale"], weights=merges["workers"]) if len(merges) else np.nan
         row |= {"stale_mean": float(stale), "stale_max": float(merges["stale_max"].max())}
@@ -166,16 +173,22 @@ class Run:
     def write(self, folder: Path) -> None:
         """Write the files of :meth:`save` into an existing, empty folder."""
         tables = {"trace": self.trace, "metrics": self.metrics, "resources": self.resources}
-        arrays = None if self.params is None else _arrays(self.params)
+        saved = None if self.params is None else arrays(self.params)
         record = {name: getattr(self, name) for name in RECORDED}
-        folders.write(folder, record, tables | {"events": events_frame(self.events)}, arrays)
+        folders.write(folder, record, tables | {"events": events_frame(self.events)}, saved)
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
         """The run that :meth:`save` wrote; a damaged folder is an error that names what is wrong with it."""
-        record, tables, arrays = folders.read(Path(folder), TABLES)
-        params = None if arrays is None else _params(arrays)
-        fields: dict[str, Any] = {**tables, "events": events_from(tables["events"])}
+        folder = folders.place(folder)
+        record, tables, saved = folders.read(folder, TABLES)
+        known = {name for name, kind in RECORDED.items() if isinstance(record.get(name), kind)}
+        if wrong := sorted({*record, *RECORDED} - known):
+            raise folders.damaged(folder, f"has a {folders.RECORD} whose {', '.join(wrong)} cannot be of a run")
+        with folders.reading(folder, "params.npz"):
+            params = None if saved is None else _params(saved)
+        with folders.reading(folder, "events.parquet"):
+            fields: dict[str, Any] = {**tables, "events": events_from(tables["events"])}
         return cls(**record, **fields, params=params)
 
     def __repr__(self) -> str:
@@ -186,17 +199,31 @@ class Run:
         return f"<code>{html.escape(repr(self))}</code>"
 
 
+def goal(target: Any) -> tuple[str, float]:
+    """The metric to be reached and its value; refuse what is neither a condition on a metric nor such a pair."""
+    pair = target if isinstance(target, tuple) else (getattr(target, "metric", None), getattr(target, "value", None))
+    if len(pair) != 2 or None in pair:
+        raise Refused(
+            f"target={target!r} is no value of a metric. What is reached is a number, under the name of a metric. "
+            f"Give reaches('loss', 0.1) or ('loss', 0.1)."
+        )
+    aim = reaches(*pair)
+    return aim.metric, aim.value
+
+
 def warn_unheard(row: Mapping[str, Any]) -> None:
     """Warn if a row of a summary names workers none of whose updates was merged."""
     if row["unheard"]:
+        several = "," in row["unheard"]
+        workers, they, them, their = ("workers", "they", "them", "their") if several else ("worker", "it", "it", "its")
         warnings.warn(
-            f"No update of worker {row['unheard']} was merged in {row['strategy']!r}. The rows it read taught the "
-            f"model nothing. Let it be waited for, or share its rows out.",
+            f"No update of {workers} {row['unheard']} was merged in {row['strategy']!r}. The rows {they} read taught "
+            f"the model nothing. Let {them} be waited for, or share {their} rows out.",
             stacklevel=3,
         )
 
 
-def _arrays(params: Any) -> dict[str, np.ndarray]:
+def arrays(params: Any) -> dict[str, np.ndarray]:
     """Arrays by their path, written as a JSON list: ``[]`` for one array, ``["block", "kernel"]`` in a mapping."""
 
     def leaves(node: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str, np.ndarray]]:
@@ -215,7 +242,7 @@ def _arrays(params: Any) -> dict[str, np.ndarray]:
 
 
 def _params(arrays: Mapping[str, np.ndarray]) -> Any:
-    """What :func:`_arrays` took apart."""
+    """What :func:`arrays` took apart."""
     tree: dict[Any, Any] = {}
     for name, array in arrays.items():
         *path, last = json.loads(name) or [None]

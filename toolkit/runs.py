@@ -13,10 +13,12 @@ from typing import Any
 import pandas as pd
 
 from toolkit import folder as folders
+from toolkit.core.errors import Refused
 from toolkit.run import Run, Target, warn_unheard
 
 INDEX = "runs.json"
 OWN = {"affinity", "processes"}  # settings that differ from process to process
+CONVENTIONS = ("until", "workers", "outer", "clock", "scaling", "state", "deal", "correction")  # options to be alike
 
 
 class Runs(Mapping[str, Run]):
@@ -28,17 +30,27 @@ class Runs(Mapping[str, Run]):
 
     Examples
     --------
-    >>> from toolkit.trace import Trace
-    >>> runs = Runs({name: Run(name, "chain(asp(), gossip(ring))", Trace().frame()) for name in ("A", "B")})
+    >>> import toolkit as tk
+    >>> server, cluster = tk.parameter_server(), tk.Simulator(2, step=tk.constant([1.0, 2.0]))
+    >>> bsp, asp = (
+    ...     tk.simulate(tk.chain(policy, server), cluster, until=tk.seconds(8.5)) for policy in (tk.bsp(), tk.asp())
+    ... )
+    >>> runs = tk.Runs({"BSP": bsp, "ASP": asp})
     >>> runs
-    Runs(A, B)
-    >>> runs.summary()[["strategy", "updates", "measured", "comparable"]]
-      strategy  updates  measured comparable
-    0        A        0     False        yes
-    1        B        0     False        yes
+    Runs(BSP, ASP)
+    >>> runs.summary()[["strategy", "updates", "iterations", "measured", "comparable"]]
+      strategy  updates  iterations  measured comparable
+    0      BSP        4           8     False        yes
+    1      ASP       12          12     False        yes
     """
 
     def __init__(self, runs: Mapping[str, Run]) -> None:
+        named = isinstance(runs, Mapping) and all(isinstance(n, str) and isinstance(r, Run) for n, r in runs.items())
+        if not named:
+            raise Refused(
+                f"Runs were given as a {type(runs).__name__}: {runs!r}. Runs stand side by side under names. "
+                f"Give a mapping of text to Run, such as {{'BSP': run}}."
+            )
         self._runs = {name: run if run.name == name else replace(run, name=name) for name, run in runs.items()}
 
     def __getitem__(self, name: str) -> Run:
@@ -52,14 +64,14 @@ class Runs(Mapping[str, Run]):
 
     def __or__(self, other: Mapping[str, Run]) -> Runs:
         """Both: later runs replace earlier ones of the same name."""
-        return Runs({**self._runs, **other})
+        return Runs({**self._runs, **Runs(other)})
 
     def summary(self, target: Target | tuple[str, float] | None = None) -> pd.DataFrame:
         """One row per run; warns of what makes the rows hard to compare.
 
         Parameters
         ----------
-        target : Target or (metric, value), optional
+        target : ``tk.reaches(metric, value)`` or (metric, value), optional
             Adds the column `to_target` [s], NaN where the value was not reached.
 
         Returns
@@ -71,6 +83,12 @@ class Runs(Mapping[str, Run]):
             of whom none was merged; `updates_per_second`, `iterations_per_second`, `samples_per_second`;
             `compile_seconds` [s], not part of `seconds`; `measured` (False: virtual time); `status`; `comparable`,
             ``"yes"`` or in what the run differs from the first beside its strategy. With a target, `to_target` [s].
+
+        Notes
+        -----
+        `stale_mean` and `stale_max` count the merges between the read and the merge of an update, those of all other
+        workers included; the staleness s that :func:`ssp` and :func:`dssp` bound is a lead in iterations of one worker.
+        Under ``ssp(s)`` n workers have a `stale_max` of at most (n - 1) (2 s + 1).
         """
         rows = self._rows(target)
         for row in rows:
@@ -109,14 +127,18 @@ class Runs(Mapping[str, Run]):
 def differences(first: Run, other: Run) -> str:
     """In what two runs differ that is no matter of strategy; ``"yes"`` if in nothing: they are comparable.
 
-    Compared are the kind of time, the problem (with its batch), the end and, within one kind of time, the settings of
-    the processes (threads, XLA flags), the CPU model and whether cores were oversubscribed.
+    Compared are the kind of time, the problem (with its batch), the optimizer and the conventions of training, the
+    workers, the end and, within one kind of time, the settings of the processes (threads, XLA flags), the CPU model and
+    whether cores were oversubscribed, or the description of the cluster if it is virtual. Seeds may differ.
     """
-    pairs = {
+    pairs: dict[str, tuple[Any, Any]] = {
         "measured": (first.measured, other.measured),
         "problem": (first.problem, other.problem),
-        "until": (first.options.get("until"), other.options.get("until")),
+        "optimizer": (first.optimizer, other.optimizer),
+        **{name: (first.options.get(name), other.options.get(name)) for name in CONVENTIONS},
     }
+    if not (first.measured or other.measured):
+        pairs["cluster"] = (first.cluster.get("description"), other.cluster.get("description"))
     if first.measured == other.measured:
         mine, theirs = (run.cluster.get("settings", {}) for run in (first, other))
         alike = sorted({*mine, *theirs} - OWN)
@@ -152,11 +174,11 @@ def load(folder: str | Path) -> Run | Runs:
     >>> tk.load(run.save("results/asp"))
     Run('ASP', chain(asp(), parameter_server()), 3 s virtual time, 6 updates, finished)
     """
-    folder = Path(folder)
+    folder = folders.place(folder)
     if not (folder / INDEX).exists():
         return Run.load(folder)
-    try:
-        index: Any = dict(json.loads((folder / INDEX).read_text()))
-    except (ValueError, TypeError) as error:
-        raise folders.damaged(folder, f"has a {INDEX} that cannot be read ({error!r})") from error
+    with folders.reading(folder, INDEX):
+        index: Any = json.loads((folder / INDEX).read_text())
+    if not isinstance(index, dict) or any(type(part) is not str or Path(part).name != part for part in index.values()):
+        raise folders.damaged(folder, f"has an {INDEX} that does not give names the folders beside it")
     return Runs({name: Run.load(folder / part) for name, part in index.items()})

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from toolkit.checks import checked, demand, known, runnable, weighed
 from toolkit.core.checks import seeding
 from toolkit.core.conditions import Condition
 from toolkit.core.errors import Refused
@@ -19,6 +20,7 @@ from toolkit.run import Run
 from toolkit.runs import Runs
 from toolkit.runtime import numerics, process
 from toolkit.runtime.drive import Drive
+from toolkit.runtime.handle import Handle
 from toolkit.runtime.outcome import Outcome
 from toolkit.runtime.record import Recorder
 from toolkit.runtime.simulator import Simulator
@@ -49,7 +51,9 @@ def simulate(strategy: Strategy, simulator: Simulator, until: Condition, name: s
     >>> run.summary()["seconds"].item()
     16.0
     """
+    demand("simulator", simulator, Simulator, "Simulator(4)")
     checked(strategy, until)
+    weighed(simulator)
     cluster = simulator.describe(budget=until.budget)
     trace = Trace()
     drive = Drive(strategy, cluster, Recorder(trace), until)
@@ -124,9 +128,11 @@ def train(
     >>> run.summary()[["updates", "iterations"]].values.tolist()  # five merges, each of two workers
     [[5, 10]]
     """
-    return start(
+    started = start(
         problem, strategy, optimizer=optimizer, on=on, until=until, seed=seed, name=name, progress=progress, **options
-    ).wait()
+    )
+    run: Run = started.wait()
+    return run
 
 
 def compare(
@@ -164,11 +170,15 @@ def compare(
     >>> list(runs)
     ['BSP', 'ASP']
     """
-    if not strategies:
+    if not isinstance(strategies, Mapping) or not strategies:
         raise Refused(
-            "compare was given no strategy. There is nothing to run. "
-            "Give a mapping such as {'BSP': chain(bsp(), all_reduce(ring))}."
+            f"compare was given {strategies!r} and no mapping with a strategy. Each run needs a name. "
+            f"Give a mapping such as {{'BSP': chain(bsp(), all_reduce(ring))}}."
         )
+    if odd := [name for name in strategies if not isinstance(name, str)]:
+        raise Refused(f"compare was given the names {odd}. Runs are found by text. Name each strategy by a string.")
+    runnable(on)
+    known(options, prepare, "progress")
     ended: dict[str, Run] = {}
     with on.kept() if hasattr(on, "kept") else contextlib.nullcontext(on) as ready:
         for name, strategy in strategies.items():
@@ -176,7 +186,7 @@ def compare(
                 ended[name] = train(
                     problem, strategy, optimizer=optimizer, on=ready, until=until, seed=seed, name=name, **options
                 )
-            except Exception as error:
+            except BaseException as error:  # also an interrupt from the keyboard
                 error.add_note(f"This happened in the run {name!r}; the runs before it are kept in the error's `runs`.")
                 error.runs = Runs(ended)  # type: ignore[attr-defined]
                 raise
@@ -194,7 +204,7 @@ def start(
     name: str = "",
     progress: bool = False,
     **options: Any,
-) -> Started:
+) -> Handle:
     """Start a run and return at once.
 
     Parameters
@@ -208,8 +218,9 @@ def start(
 
     Returns
     -------
-    Started
-        With ``wait()``, ``stop()`` and ``progress``.
+    Started or Live
+        With ``wait()``, ``stop()``, ``progress`` and ``metrics``; on a cluster also ``detach()``. A cluster without
+        processes starts them meanwhile.
 
     Examples
     --------
@@ -221,11 +232,9 @@ def start(
     'stopped'
     """
     checked(strategy, until)
-    if not hasattr(on, "describe") or isinstance(on, type):
-        raise Refused(
-            f"on={on!r} is no cluster. A run needs one, real or in virtual time. Use Simulator(4) or Dask(workers=4)."
-        )
-    seeding(seed)
+    known(options, prepare)
+    runnable(on)
+    seed = seeding(seed)
     granted = {"budget": until.budget} if isinstance(on, Simulator) else {}  # to workers that join later, too
     recipe = prepare(problem, strategy, on.describe(seed=seed, **granted), until, optimizer=optimizer, **options)
     title = name or repr(strategy)
@@ -233,22 +242,3 @@ def start(
         launch = partial(process.call, numerics.run, recipe.strategy, recipe.setup, on, until)
         return Started(title, recipe, on, launch, progress)
     return on.start(title, recipe, partial(record, title, recipe.words), progress)  # type: ignore[no-any-return]
-
-
-def checked(strategy: Strategy, until: Condition) -> None:
-    """Refuse what is not a strategy with an exchange, or no condition."""
-    if not isinstance(strategy, Strategy):
-        raise Refused(
-            f"{strategy!r} is not a strategy. A run needs a policy over an exchange. "
-            f"Write chain(bsp(), all_reduce(ring))."
-        )
-    if not isinstance(until, Condition):
-        raise Refused(
-            f"until={until!r} is no condition. A run must know when to end. Use seconds(60), epochs(3), or another."
-        )
-    kinds = [layer.kind for layer in strategy.layers or (strategy,)]
-    if kinds.count("policy") != 1 or kinds.count("exchange") != 1 or kinds.index("policy") > kinds.index("exchange"):
-        raise Refused(
-            f"{strategy!r} is made of {', '.join(kinds)}. A run needs one policy above one exchange. "
-            f"Write for example chain(ssp(3), parameter_server(2))."
-        )

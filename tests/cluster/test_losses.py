@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 import toolkit as tk
-from toolkit.core.errors import Lost
+from toolkit.core.errors import Lost, Refused
 from toolkit.core.messages import COORDINATOR
 from toolkit.runtime.cluster.agent import card
+from toolkit.runtime.cluster.processes import asked
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore:.*processes compute on:UserWarning")]
 
@@ -72,8 +73,37 @@ def test_without_its_coordinator_a_run_ends(on, convolution):
     kill(started, on, COORDINATOR)
     with pytest.raises(Lost, match="process that leads"):
         started.wait(60)
-    cards = on.client.run(card, on_error="ignore").values()
-    assert {c["member"] for c in cards} == {None}
+    late = time.monotonic() + 10
+    while (members := {c["member"] for c in asked(on.client, card)[0].values() if c}) != {None}:
+        assert time.monotonic() < late, members
+
+
+def test_a_coordinator_that_stands_still_is_a_lost_one(on, convolution):
+    """It can be found again when it moves."""
+    started = start(convolution, RING, replace(on, workers=2, deadline=4.0), updates=5000)
+    under_way(started)
+    pid = next(c["pid"] for c in asked(on.client, card)[0].values() if c["address"] == started.hosts[COORDINATOR])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Lost, match="gave no sign within 4 s"):
+            started.wait(60)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    again = tk.attach(on, started.name)
+    again.stop()
+    assert again.wait(60).status == "stopped"
+
+
+def test_a_process_that_does_not_answer_is_named(elsewhere, monkeypatch):
+    monkeypatch.setattr("toolkit.runtime.cluster.processes.ANSWER", 2.0)
+    process, pid = next(iter(elsewhere.run(os.getpid).items()))
+    on, ring = tk.Dask(elsewhere, workers=2), tk.chain(tk.bsp(), tk.all_reduce(tk.ring))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Refused, match=rf"has 2, and {process} gave no answer within 2 s"):
+            tk.train(tk.problems.quadratic(), ring, optimizer="sgd(0.1)", on=on, until=tk.updates(1), progress=False)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_retired_worker_is_a_lost_one(on, convolution):

@@ -99,6 +99,13 @@ def test_stopping_waits_for_no_step(on, convolution):
     assert started.wait().status == "stopped"
 
 
+def test_a_run_may_be_stopped_before_it_begins(on, convolution):
+    started = tk.start(convolution, HASTY, optimizer="sgd(0.05)", on=on, until=tk.seconds(1000))
+    started.stop()
+    assert started.wait(60).status == "stopped"
+    started.stop()  # once more is no harm
+
+
 def test_what_hangs_is_named(on, convolution):
     stuck = replace(on, workers=2, pace=30.0, deadline=2.0)
     with pytest.raises(Overdue, match=r"round 0.*worker 0, 1.*compute:0:1 at 0"):

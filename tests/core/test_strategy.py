@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.core import strategy as module
 from toolkit.core.cluster import Cluster
-from toolkit.core.errors import ChainError, Livelock
+from toolkit.core.errors import ChainError, Livelock, Refused
 from toolkit.core.explain import explain
 from toolkit.core.messages import Commit, Compute, Join, Joined, Left, Ready, Release, Send
 from toolkit.core.strategy import Strategy, chain, strategy, text
@@ -89,12 +89,12 @@ def test_chain_flattens_and_equality_is_that_of_the_text():
 
 @pytest.mark.parametrize("given", [bsp, "bsp()", None, 3, Release])
 def test_only_strategies_can_be_stacked(given):
-    with pytest.raises(TypeError, match=r"chain was given .+\. Only strategies .+\. Call .+\.$"):
+    with pytest.raises(Refused, match=r"chain was given .+\. Only strategies .+\. Call .+\.$"):
         chain(given, parameter_server())
 
 
 def test_a_chain_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="given no strategy"):
+    with pytest.raises(Refused, match="given no strategy"):
         chain()
 
 
@@ -159,7 +159,7 @@ def test_text_of_arguments():
     assert text(float("-inf")) == "-inf"
     assert text((True, None, "a", Fraction(1, 4))) == "[True, None, 'a', 0.25]"
     assert text(ring_neighbours) == "ring_neighbours"
-    with pytest.raises(TypeError, match=r"The function '?<lambda>'? .+\. A strategy is saved .+\. Define .+\.$"):
+    with pytest.raises(Refused, match=r"The function '?<lambda>'? .+\. A strategy is saved .+\. Define .+\.$"):
         text(lambda worker: ())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -18,10 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.core.errors import Refused
 from toolkit.core.messages import Ticket
 from toolkit.data.dask import Chunked
 from toolkit.data.sampling import positions
-from toolkit.data.sources import Arrays, source, targets
+from toolkit.data.sources import Arrays, DamagedData, source, targets
 
 xarray = pytest.importorskip("xarray")
 zarr = pytest.importorskip("zarr")
@@ -88,6 +90,38 @@ def test_any_rows_in_any_order_under_any_limit(asked: list[int], chunk: int, lim
     inputs, outputs = data.take(np.array(asked, int))
     np.testing.assert_array_equal(inputs, X[asked])
     np.testing.assert_array_equal(outputs, Y[asked])
+
+
+@pytest.mark.parametrize("harm", ["gone", "other"])
+def test_a_zarr_store_that_is_gone_is_not_read_as_fill_values(tmp_path: Path, harm: str) -> None:
+    data = cloudpickle.loads(cloudpickle.dumps(Chunked(stored(tmp_path / "x", X, 4), Y)))
+    data.take(np.array([0]))
+    shutil.rmtree(tmp_path / "x")
+    if harm == "other":
+        stored(tmp_path / "x", X[:10], 4)
+    np.testing.assert_array_equal(data.take(np.array([1]))[0], X[[1]])  # is held
+    with pytest.raises(DamagedData, match="no longer the one that was opened"):
+        data.take(np.array([19]))
+
+
+def test_a_zarr_store_in_memory_or_of_the_other_byte_order_has_rows(tmp_path: Path) -> None:
+    for x in zarr.array(X, chunks=(4, 3)), stored(tmp_path / "x", X.astype(">f8"), 4):
+        np.testing.assert_array_equal(Chunked(x, Y).take(np.array([3, 19]))[0], X[[3, 19]])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda block: block[:2], r"shape \(2, 3\) and type float64, not \(4, 3\)"),
+        (lambda block: block[:, :1], r"shape \(4, 1\)"),
+        (lambda block: block.astype(int), "type int64, not .* float64"),
+        (lambda block: np.ma.masked_array(block, block >= 0), "masked array"),
+    ],
+)
+def test_a_chunk_that_is_not_what_was_promised_is_refused(change: Any, says: str) -> None:
+    x = dask.array.from_array(X, chunks=(4, 3)).map_blocks(change, dtype=X.dtype, chunks=(4, 3), meta=X[:0])
+    with pytest.raises(Refused, match=says):
+        Chunked(x, Y).take(np.array([0, 3]))
 
 
 def test_a_store_in_memory_of_xarray_has_rows_too() -> None:

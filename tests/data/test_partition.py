@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toolkit.prepare  # noqa: F401  gives the ways their names
+from toolkit.core.errors import Refused
 from toolkit.core.parse import parse
 from toolkit.data.partition import WAYS, Way, by_label, by_speed, contiguous, dirichlet, full_copy, shuffled
 
@@ -98,11 +99,11 @@ def test_a_worker_may_own_nothing() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    for alpha in 0, -1, float("nan"), float("inf"):
-        with pytest.raises(ValueError, match="alpha"):
+    for alpha in 0, -1, float("nan"), float("inf"), "a", None, True, [1.0], 10**400:
+        with pytest.raises(Refused, match="alpha"):
             dirichlet(alpha)
-    for speeds in (), (0, 0), (1, -1), (1, float("nan")):
-        with pytest.raises(ValueError, match="speed"):
+    for speeds in (), (0, 0), (1, -1), (1, float("nan")), 3, None, "3", ["3"], [[1.0]], (1, 10**400):
+        with pytest.raises(Refused, match="A speed is a number"):
             by_speed(speeds)
     with pytest.raises(ValueError, match="a speed for every worker"):
         by_speed((1.0, 2.0))(9, [0, 5], seed=0)

@@ -93,5 +93,5 @@ def test_a_schedule_of_ones_own_is_looked_up_by_its_name():
 
 @pytest.mark.parametrize("given", [lambda n: (1, []), "ring", 3, None, len])
 def test_unknown_schedules_are_refused(given):
-    with pytest.raises((Refused, TypeError), match=r"\. .+\. .+\.$"):
+    with pytest.raises(Refused, match=r"\. .+\. .+\.$"):
         all_reduce(given)

@@ -13,11 +13,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from toolkit import metrics
+from toolkit.plots import style
 from toolkit.plots.loss import loss
 from toolkit.plots.predicted import predicted
 from toolkit.plots.save import save
 from toolkit.plots.staleness import staleness
-from toolkit.plots.style import PHASE_COLOURS, byte_unit, colours
+from toolkit.plots.style import PHASE_COLOURS, POLICY_COLOURS, byte_unit, colours
 from toolkit.plots.timeline import timeline
 from toolkit.plots.traffic import traffic
 from toolkit.plots.waiting import waiting
@@ -79,7 +80,7 @@ def test_no_plot_touches_the_state_of_pyplot(runs: Runs) -> None:
         (loss, ("time [s]", "loss")),
         (timeline, ("time [s]", "worker")),
         (waiting, ("worker", "waiting [s]")),
-        (traffic, ("place", "received ← [MB] → sent")),
+        (traffic, ("worker 0, 1, … or shard s0, s1, … of a parameter server", "received ← [MB] → sent")),
     ],
 )
 def test_units_are_on_the_axes(runs: Runs, plot: Callable[..., Axes], labels: tuple[str, str]) -> None:
@@ -106,8 +107,66 @@ def test_the_same_strategy_has_the_same_colour_in_every_figure(runs: Runs) -> No
         assert shown == line
 
 
-def test_thirty_strategies_have_thirty_colours() -> None:
-    assert len(set(colours(f"strategy {i}" for i in range(30)).values())) == 30
+@pytest.mark.parametrize("recipe", ["chain(ssp(3), parameter_server())", "leash(2)"])
+def test_thirty_strategies_of_one_policy_have_thirty_colours(recipe: str) -> None:
+    runs = {str(i): Run(str(i), recipe, Trace().frame()) for i in range(30)}
+    assert len(set(colours(runs).values())) == 30
+    assert colours(dict(reversed(runs.items()))) == colours(runs)
+
+
+def test_a_policy_has_its_colour_whatever_was_drawn_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = {
+        "mine": "chain(leash(2), parameter_server())",
+        "ASP": "chain(asp(), parameter_server(2))",
+        "ring": "chain(bsp(), all_reduce(ring))",
+    }
+    runs = {name: Run(name, recipe, Trace().frame()) for name, recipe in recipes.items()}
+    for order in (list(runs), list(reversed(runs))):
+        monkeypatch.setattr(style, "_given", {})
+        given = colours({name: runs[name] for name in order})
+        assert (given["ASP"], given["ring"]) == (to_rgb(POLICY_COLOURS["asp"]), to_rgb(POLICY_COLOURS["bsp"]))
+
+
+def written(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.texts]
+
+
+def curve(name: str, *values: float) -> Run:
+    rows = [(float(at), at - 1, 8 * at, "accuracy", value) for at, value in enumerate(values)]
+    return Run(name, "chain(asp(), gossip(ring))", Trace().frame(), metrics=table(METRICS, rows))
+
+
+def test_a_first_value_that_would_squeeze_the_rest_is_left_out_and_named() -> None:
+    ax = loss(Runs({"a": curve("a", 0.1, 0.7, 0.8), "b": curve("b", 0.1, 0.75, 0.85)}), metric="accuracy")
+    assert ax.get_ylim() == pytest.approx((0.6925, 0.8575))
+    assert "begins at 0.1 ↓" in written(ax)
+    assert "begins at 3 to 4 ↑" in written(
+        loss(Runs({"a": curve("a", 4, 1, 0.9), "b": curve("b", 3, 1, 0.8)}), "accuracy")
+    )
+
+
+@pytest.mark.parametrize("values", [(0.1, 0.2, 0.9), (0.1, 0.9), (0.1,), (0.1, 0.9, 0.9), (0.1, 0.9, float("nan"))])
+def test_where_nothing_is_squeezed_everything_is_shown(values: tuple[float, ...]) -> None:
+    ax = loss(curve("a", *values), metric="accuracy")
+    assert ax.get_ylim()[0] < 0.1 and written(ax) == ["virtual time"]
+
+
+def test_updates_too_rare_to_be_seen_do_not_widen_the_figure() -> None:
+    trace = Trace()
+    for clock in range(1, 402):
+        old = 9 if clock == 400 else clock % 2
+        trace.append(happened("ready", ("ready", 0, clock), float(clock), worker=0, clock=clock, stale=old))
+        trace.append(happened("committed", ("committed", 0), float(clock), round=clock))
+    ax = staleness(Run("rare", "chain(asp(), parameter_server())", trace.frame()))
+    assert ax.get_xlim() == (-0.7, 1.7) and "older, up to 9: at most 0.2% →" in written(ax)
+
+
+def test_traffic_without_bytes_says_so() -> None:
+    run = bsp("silent", (1.0, 1.0))
+    for trace in (run.trace.assign(nbytes=0.0), run.trace[run.trace["kind"] != "send"]):
+        ax = traffic(Run("silent", run.recipe, trace))
+        assert "no bytes" in written(ax) and ax.get_yticks().tolist() == [0.0]
+    assert "no bytes" not in written(traffic(run))
 
 
 def test_the_heights_of_bars_are_the_waits(runs: Runs) -> None:
@@ -135,7 +194,8 @@ def test_what_was_foretold_exactly_lies_on_the_line(runs: Runs) -> None:
     points = np.concatenate([np.asarray(dots.get_offsets()) for dots in ax.collections])
     np.testing.assert_allclose(points[:, 0], points[:, 1])
     assert "virtual time" in ax.get_xlabel() and "measured" in ax.get_ylabel()
-    assert "measured and virtual time" in [text.get_text() for text in ax.texts]
+    assert len({dots.get_paths()[0].vertices.tobytes() for dots in ax.collections}) == 2, "one marker hides the other"
+    assert all(dots.get_facecolor().size == 0 for dots in ax.collections)
     with pytest.raises(ValueError, match="paired"):
         predicted(real, bsp("other", (1.0,)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import zarr
 from flax import nnx
 
 import toolkit.problems.problem as module
+from toolkit.core.errors import Refused
 from toolkit.kernels.training import Learner, LossError
 from toolkit.problems.checks import ProblemError, check
 from toolkit.problems.digits import digits
@@ -180,6 +182,69 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], error: type[Excep
     with pytest.raises(error, match=says) as found:
         own(**changes)
     assert isinstance(found.value, ValueError | TypeError)
+
+
+class Nested(nnx.Module):
+    """Each level holds the next."""
+
+    def __init__(self, rngs: nnx.Rngs, levels: int = 200) -> None:
+        self.inner = Nested(rngs, levels - 1) if levels else nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.inner(x)
+
+
+def learning(change: Callable[[jax.Array], Any]) -> Callable[[Any, Any], Any]:
+    """A loss, changed."""
+    return lambda outputs, targets: change(cross_entropy(outputs, targets))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": None}, "is a NoneType and no function that builds one"),
+        ({"model": "mlp"}, "is a str and no function"),
+        ({"model": linear(nnx.Rngs(0))}, "is a Linear and no function"),
+        ({"model": lambda rngs: None}, "what it returns is a NoneType"),
+        ({"model": lambda rngs: 3}, "what it returns is a int"),
+        ({"model": lambda: linear(nnx.Rngs(0))}, "cannot be built: TypeError"),
+        ({"model": lambda rngs: {}["a"]}, "cannot be built: KeyError: 'a'"),
+        ({"model": Nested}, "Keep the layers side by side"),
+        ({"loss": learning(lambda each: None)}, "loss gives a NoneType"),
+        ({"loss": learning(lambda each: (each, 1))}, "loss gives a tuple"),
+        ({"loss": learning(lambda each: 0.0)}, "loss gives a float"),
+        ({"loss": learning(lambda each: np.zeros(len(each), np.float32))}, "loss gives a ndarray"),
+        ({"loss": lambda o, t: o.argmax(axis=-1)}, "loss gives values of type int32"),
+        ({"loss": lambda o, t: o.argmax(axis=-1) == t}, "loss gives values of type bool"),
+        ({"loss": learning(lambda each: each + 1j)}, "loss gives values of type complex64"),
+        ({"metrics": {"a": learning(lambda each: each * 1j)}}, "a gives values of type complex64"),
+        ({"metrics": {"a": learning(lambda each: 0.5)}}, "a gives a float"),
+        ({"metrics": ["accuracy"]}, r"metrics are \['accuracy'\]"),
+        ({"metrics": "accuracy"}, "metrics are 'accuracy'"),
+        ({"metrics": {"a": 3}}, "metrics are {'a': 3}"),
+        ({"metrics": {3: accuracy}}, "metrics are {3:"),
+        ({"metrics": []}, r"metrics are \[\]"),
+        ({"metrics": 0}, "metrics are 0"),
+        ({"blocks": 5}, "blocks are 5"),
+        ({"blocks": (1,)}, r"blocks are \(1,\)"),
+        ({"blocks": "body"}, "blocks are 'body'"),
+        ({"batch": True}, "batch is True"),
+        ({"batch": None}, "batch is None"),
+        ({"train": (np.ma.masked_array(X, X > 1), Y)}, "masked array that hides"),
+        ({"train": (X, np.ma.masked_array(Y, Y > 1))}, "targets are a masked array"),
+        ({"train": ([[1.0, 2.0], [3.0]], [0, 1])}, "inputs are no array"),
+        ({"train": (xarray.Dataset({"x": (("a", "b"), X)}).chunk(), Y)}, "x is a Dataset"),
+    ],
+)
+def test_parts_of_the_wrong_kind_are_refused_in_three_sentences(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(Refused, match=says) as found:
+        own(**changes)
+    assert len(re.findall(r"[.`](?= [A-Z]|$)", str(found.value))) >= 3
+
+
+def test_measures_of_whole_numbers_and_a_mask_that_hides_nothing_are_fine() -> None:
+    own(metrics={"right": lambda o, t: o.argmax(axis=-1) == t, "label": lambda o, t: t})
+    own(train=(np.ma.masked_array(X), Y), loss=learning(jnp.mean), batch=np.int64(4))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
 
-from toolkit.core.errors import Lost
+from toolkit.core.errors import Lost, Refused
 from toolkit.runtime import process
 
 
@@ -50,6 +51,10 @@ def speak(say):
     """Print, as a model's code may."""
     print("to whom it may concern")
     return "done"
+
+
+def leave_all(say):
+    sys.exit("enough")
 
 
 class Awkward(Exception):
@@ -183,3 +188,30 @@ def running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_one_that_stands_still_is_lost(monkeypatch):
+    """It gives signs while it works long, and none once it is frozen."""
+    monkeypatch.setattr(process, "SILENCE", 4.0)
+    assert process.call(slow, 8.0) == "done"
+    with pytest.raises(Lost, match="gave no sign for 4 s"):
+        process.call(freeze)
+
+
+def slow(seconds, say):
+    time.sleep(seconds)
+    return "done"
+
+
+def freeze(say):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_an_exit_there_is_an_error_here():
+    with pytest.raises(RuntimeError, match="SystemExit: enough"):
+        process.call(leave_all)
+
+
+def test_what_cannot_travel_is_refused_before_anything_runs():
+    with pytest.raises(Refused, match=r"cannot be sent: TypeError: cannot pickle .*lock"):
+        process.call(variables, threading.Lock())

@@ -6,7 +6,7 @@ import ast
 from importlib import resources
 from typing import Final
 
-from toolkit.core.strategy import Strategy
+from toolkit.core.strategy import Strategy, only
 
 _PAPERS: Final = {
     "bsp": ("valiant1990",),
@@ -46,7 +46,7 @@ def cite(strategy: Strategy) -> str:
     >>> print(tk.cite(tk.ssp(3)).split(",")[0])
     @inproceedings{ho2013
     """
-    tree = ast.parse(repr(strategy), mode="eval")
+    tree = ast.parse(repr(only("cite was given", strategy)), mode="eval")
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     keys = {key for name in names for key in _PAPERS.get(name, ())}
     return "\n\n".join(entry for entry in entries() if entry.partition("{")[2].partition(",")[0] in keys)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from toolkit.core.checks import native
+from toolkit.core.errors import Refused
 from toolkit.core.layout import Layout
 from toolkit.core.messages import PlaceName, Span, Worker, message
 
@@ -45,7 +47,13 @@ class Cluster:
 
 def hosts(cluster: Cluster, given: Mapping[PlaceName, PlaceName] | None = None) -> dict[PlaceName, PlaceName]:
     """The host of each place: as given, else beside another place, else a host of its own."""
-    given = given or {}
+    given = placement(given)
+    places = dict.fromkeys((*cluster.workers, *cluster.homes))
+    if strange := [place for place in given if place not in places]:
+        raise Refused(
+            f"hosts names the places {strange} of a run that has the places {list(places)}. "
+            f"A host for a place that does not exist would change nothing. Leave out what the strategy does not have."
+        )
 
     def host(place: PlaceName) -> PlaceName:
         if place in given:
@@ -54,3 +62,14 @@ def hosts(cluster: Cluster, given: Mapping[PlaceName, PlaceName] | None = None) 
         return place if home is None or home.beside is None else host(home.beside)
 
     return {place: host(place) for place in cluster.homes}
+
+
+def placement(given: Mapping[PlaceName, PlaceName] | None) -> dict[PlaceName, PlaceName]:
+    """Which place is to be on which host, in plain numbers and texts; refuse anything else."""
+    pairs = native([*given.items()]) if isinstance(given, Mapping) else [] if given is None else [(given, None)]
+    if any(type(name) not in (int, str) for pair in pairs for name in pair):
+        raise Refused(
+            f"hosts={given!r} does not say which place is on which host. Both go by the number of a worker or by a "
+            f"name. Give a mapping such as {{'s0': 1}}."
+        )
+    return dict(pairs)

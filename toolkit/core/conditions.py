@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolkit.core.checks import positive, whole
+from toolkit.core.checks import finite, positive, whole
 from toolkit.core.errors import Refused
 from toolkit.core.strategy import named, text
 from toolkit.core.tally import Tally
@@ -37,6 +37,9 @@ class Condition:
     def __or__(self, other: Condition) -> Condition:
         return Either(self, other)
 
+    def __ror__(self, other: Condition) -> Condition:
+        return Either(other, self)
+
     def __repr__(self) -> str:
         values = ", ".join(text(getattr(self, name)) for name in self.__dataclass_fields__)
         return f"{type(self).__name__}({values})"
@@ -62,7 +65,7 @@ class seconds(Condition):
     limit: float
 
     def __post_init__(self) -> None:
-        positive("limit", self.limit, "seconds", infinite=True)
+        object.__setattr__(self, "limit", positive("limit", self.limit, "seconds", infinite=True))
 
     def reached(self, tally: Tally) -> bool:
         return tally.time >= self.limit
@@ -93,7 +96,7 @@ class updates(Condition):
     limit: int
 
     def __post_init__(self) -> None:
-        whole("limit", self.limit, 1, "updates", infinite=True)
+        object.__setattr__(self, "limit", whole("limit", self.limit, 1, "updates", infinite=True))
 
     def reached(self, tally: Tally) -> bool:
         return tally.updates >= self.limit
@@ -122,7 +125,7 @@ class iterations(Condition):
     limit: int
 
     def __post_init__(self) -> None:
-        whole("limit", self.limit, 1, "iterations")
+        object.__setattr__(self, "limit", whole("limit", self.limit, 1, "iterations"))
 
     def reached(self, tally: Tally) -> bool:
         return tally.over
@@ -132,7 +135,7 @@ class iterations(Condition):
 
     @property
     def budget(self) -> int | None:
-        return int(self.limit)
+        return self.limit
 
 
 @named
@@ -155,7 +158,7 @@ class epochs(Condition):
     limit: float
 
     def __post_init__(self) -> None:
-        positive("limit", self.limit, "epochs")
+        object.__setattr__(self, "limit", positive("limit", self.limit, "epochs"))
 
     def samples(self, rows: int) -> int:
         """How many rows are to be used in all."""
@@ -197,6 +200,15 @@ class reaches(Condition):
     metric: str
     value: float
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.metric, str) or not self.metric:
+            raise Refused(
+                f"metric={self.metric!r} is not the name of a metric. What is measured goes by its name. "
+                f"Give 'loss', or the name of a metric of the problem."
+            )
+        object.__setattr__(self, "metric", str(self.metric))
+        object.__setattr__(self, "value", finite("value", self.value))
+
     def reached(self, tally: Tally) -> bool:
         measured = tally.metrics.get(self.metric)
         if measured is None:
@@ -210,6 +222,14 @@ class Either(Condition):
 
     first: Condition
     second: Condition
+
+    def __post_init__(self) -> None:
+        for side in (self.first, self.second):
+            if not isinstance(side, Condition):
+                raise Refused(
+                    f"{side!r} stands beside a | and is a {type(side).__name__}. Only conditions can hold, one or the "
+                    f"other. Write for example seconds(60) | updates(500)."
+                )
 
     def reached(self, tally: Tally) -> bool:
         return self.first.reached(tally) or self.second.reached(tally)

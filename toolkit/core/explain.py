@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from toolkit.core.strategy import Strategy
+from toolkit.core.strategy import Strategy, only
 
 _SAYS: Final = {
     "policy": ("Ready, Committed, Finished, Joined, Left", "Release, Commit"),
@@ -39,7 +39,7 @@ def explain(strategy: Strategy) -> str:
                          hears Release, Commit from above; Done, Joined, Left from below; answers tasks down; Ready,
                          Committed, Finished up
     """
-    layers = strategy.layers or (strategy,)
+    layers = only("explain was given", strategy).layers or (strategy,)
     width = max(20, *(len(layer.spec) for layer in layers)) + 1
     lines = []
     for layer in layers:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from toolkit.core.checks import native
+from toolkit.core.errors import Refused
 
 W = TypeVar("W", int, str)
 
@@ -72,7 +75,7 @@ def zipline(forecasts: Mapping[W, Sequence[float]]) -> dict[W, int]:
 
     Raises
     ------
-    ValueError
+    Refused
         When a worker has no prediction or one that is not a finite number.
 
     References
@@ -85,12 +88,7 @@ def zipline(forecasts: Mapping[W, Sequence[float]]) -> dict[W, int]:
     >>> tk.zipline({"a": [1, 2, 3, 4], "b": [4, 8], "c": [3.5, 7]})
     {'a': 4, 'b': 1, 'c': 1}
     """
-    for worker, times in forecasts.items():
-        if not times or not all(math.isfinite(time) for time in times) or any(b < a for a, b in pairwise(times)):
-            raise ValueError(
-                f"Worker {worker} has the predicted end times {list(times)!r}. Times are finite and ascend, and each "
-                f"worker has one. Predict at least one iteration per worker."
-            )
+    forecasts = _ascending(forecasts)
     rank = {worker: i for i, worker in enumerate(forecasts)}
     points = sorted(
         (time, rank[worker], k, worker) for worker, times in forecasts.items() for k, time in enumerate(times, 1)
@@ -110,3 +108,20 @@ def zipline(forecasts: Mapping[W, Sequence[float]]) -> dict[W, int]:
     window = points[chosen[0] : chosen[1] + 1]
     last = {worker: k for _, _, k, worker in reversed(window)}
     return {worker: last[worker] for worker in forecasts if worker in last}
+
+
+def _ascending(forecasts: Any) -> Mapping[Any, Sequence[float]]:
+    if not isinstance(forecasts, Mapping):
+        raise Refused(
+            f"zipline was given {forecasts!r}, which is a {type(forecasts).__name__}. It chooses among the predicted "
+            f"end times of each worker. Give a mapping such as {{0: [1.0, 2.0], 1: [1.5]}}."
+        )
+    plain = {worker: native(times) for worker, times in forecasts.items()}
+    for worker, times in plain.items():
+        numbers = isinstance(times, (list, tuple)) and all(type(time) in (int, float) for time in times)
+        if not numbers or not times or not all(map(math.isfinite, times)) or any(b < a for a, b in pairwise(times)):
+            raise Refused(
+                f"Worker {worker} has the predicted end times {times!r}. Times are finite and ascend, and each "
+                f"worker has one. Predict at least one iteration per worker."
+            )
+    return plain

@@ -7,6 +7,8 @@ import inspect
 import math
 from typing import Any
 
+from toolkit.core.checks import bound
+from toolkit.core.conditions import Either
 from toolkit.core.errors import Refused
 from toolkit.core.strategy import NAMES
 
@@ -65,7 +67,7 @@ def _value(node: ast.expr, source: str) -> Any:
         case ast.Constant(value=str() | int() | float() | bool() | None):
             return node.value
         case ast.BinOp(op=ast.BitOr(), left=left, right=right):
-            return _value(left, source) | _value(right, source)
+            return Either(_value(left, source), _value(right, source))
     found = ast.unparse(node)
     known = ", ".join(sorted(NAMES))
     raise Refused(
@@ -74,11 +76,5 @@ def _value(node: ast.expr, source: str) -> Any:
 
 
 def _called(name: str, args: list[Any], named: dict[str, Any]) -> Any:
-    try:
-        call = inspect.signature(NAMES[name]).bind(*args, **named)
-    except TypeError as error:
-        raise Refused(
-            f"{name} was called with arguments that do not fit: {error}. A call gives what its definition asks for. "
-            f"Look at help({name})."
-        ) from None
+    call = bound(name, inspect.signature(NAMES[name]), args, named)
     return NAMES[name](*call.args, **call.kwargs)

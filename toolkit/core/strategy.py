@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+from toolkit.core.checks import bound
 from toolkit.core.cluster import Cluster, Home
-from toolkit.core.errors import ChainError, Livelock
+from toolkit.core.errors import ChainError, Livelock, Refused
 from toolkit.core.messages import Action, Event, Keys, PlaceName, Task
 
 State: TypeAlias = Any
@@ -109,7 +110,13 @@ def named(function: F) -> F:
     >>> tk.parse("gossip(pairs)") == tk.gossip(pairs)
     True
     """
-    NAMES[function.__name__] = function
+    name = getattr(function, "__name__", "")
+    if not callable(function) or not name.isidentifier():
+        raise Refused(
+            f"{function!r} was to be named and has no name of its own. The text of a strategy calls it by that name. "
+            f"Define it by `def` or `class`."
+        )
+    NAMES[name] = function
     return function
 
 
@@ -119,7 +126,7 @@ def text(value: object) -> str:
     if callable(value) and not isinstance(value, type) and NAMES.get(name) is value:
         return str(name)
     if callable(value):
-        raise TypeError(
+        raise Refused(
             f"The function {name or repr(value)} was given to a strategy but has no name that a record could keep. "
             f"A strategy is saved as the text of its call. Define it with `def` and decorate it with tk.named."
         )
@@ -144,7 +151,12 @@ def strategy(function: Callable[P, Strategy]) -> Callable[P, Strategy]:
     Returns
     -------
     callable
-        Like `function`. Called with a function that has no name, it raises a TypeError.
+        Like `function`, which then receives plain numbers and lists.
+
+    Raises
+    ------
+    Refused
+        When it is called with arguments that do not fit or a function that has no name, or makes no strategy.
 
     Examples
     --------
@@ -158,16 +170,27 @@ def strategy(function: Callable[P, Strategy]) -> Callable[P, Strategy]:
     >>> tk.parse("patient(2)") == patient(2)
     True
     """
+    named(function)  # refuses what has no name
     signature = inspect.signature(function)
     doc = (inspect.getdoc(function) or "").strip().split("\n")[0]
 
     @functools.wraps(function)
     def made(*args: P.args, **kwargs: P.kwargs) -> Strategy:
-        bound = signature.bind(*args, **kwargs)
-        spec = f"{function.__name__}({', '.join(arguments(signature, bound))})"
-        return replace(function(*args, **kwargs), spec=spec, doc=doc)
+        call = bound(function.__name__, signature, args, kwargs)
+        spec = f"{function.__name__}({', '.join(arguments(signature, call))})"
+        return replace(only(f"{spec} returned", function(*call.args, **call.kwargs)), spec=spec, doc=doc)
 
     return named(made)
+
+
+def only(found: str, value: object) -> Strategy:
+    """Refuse what is not a strategy, where `found` says how it came."""
+    if not isinstance(value, Strategy):
+        raise Refused(
+            f"{found} {value!r}, which is a {type(value).__name__}. Only strategies can be there. "
+            f"Call the strategy first, for example chain(bsp(), parameter_server())."
+        )
+    return value
 
 
 def arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[str]:
@@ -210,17 +233,11 @@ def chain(*strategies: Strategy) -> Strategy:
     >>> tk.chain(tk.ssp(3), tk.parameter_server(shards=4))
     chain(ssp(3), parameter_server(4))
     """
-    for item in strategies:
-        if not isinstance(item, Strategy):
-            raise TypeError(
-                f"chain was given {item!r}, which is a {type(item).__name__}. Only strategies can be stacked. "
-                f"Call the strategy first, for example chain(bsp(), parameter_server())."
-            )
     if not strategies:
-        raise ValueError(
+        raise Refused(
             "chain was given no strategy. A run needs a policy and an exchange. Write chain(bsp(), all_reduce(ring))."
         )
-    layers = tuple(layer for item in strategies for layer in (item.layers or (item,)))
+    layers = tuple(layer for item in strategies for layer in (only("chain was given", item).layers or (item,)))
     spec = f"chain({', '.join(layer.spec for layer in layers)})"
     return Strategy(
         functools.partial(_init, layers),

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.core.errors import Refused
 from toolkit.data.sources import Arrays, DamagedData, MissingData
 
 PIXELS = 3 * 32 * 32
@@ -27,7 +28,7 @@ TEN = [f"data_batch_{k}" for k in range(1, 6)], ["test_batch"]
 HUNDRED = ["train"], ["test"]
 
 
-class ForbiddenPickle(pickle.UnpicklingError, ValueError):
+class ForbiddenPickle(pickle.UnpicklingError, Refused):
     """A pickle names something other than an array: it was refused before anything ran."""
 
 

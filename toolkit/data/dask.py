@@ -14,9 +14,10 @@ import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
+from toolkit.core.errors import Refused
 from toolkit.data.cache import Cache
 from toolkit.data.sampling import WINDOW
-from toolkit.data.sources import Rows, check_lengths, check_values, describe
+from toolkit.data.sources import DamagedData, Rows, WrongData, check_lengths, check_values, describe, plain
 
 BLOCK = 16 * 2**20  # bytes read at once from a store that has no chunks of its own
 
@@ -55,7 +56,7 @@ class Chunked:
     def __init__(self, x: Any, y: Any, limit: int = 256 * 2**20, window: int = WINDOW) -> None:
         # of an xarray DataArray only the variable: its coordinates would be read along
         self.x, self.y = getattr(x, "variable", x), getattr(y, "variable", y)
-        _check_known(self.x.shape, self.y.shape)
+        _check_arrays(x=self.x, y=self.y)
         check_lengths(self.x.shape, self.y.shape)
         self.chunks = _sizes(self.x)
         self._edges = np.cumsum((0, *self.chunks))
@@ -76,7 +77,7 @@ class Chunked:
         """Rows at `positions` `[n]`, in this order; only the chunks that hold them are read."""
         positions = np.asarray(positions)
         if positions.size and not 0 <= positions.min() <= positions.max() < self.rows:
-            raise ValueError(
+            raise Refused(
                 f"Rows {positions.min()} to {positions.max()} were asked of a source of {self.rows} rows. Rows are "
                 "counted from 0. Ask for positions below the number of rows."
             )
@@ -99,17 +100,58 @@ class Chunked:
         return self._read("x", start, stop), self._read("y", start, stop)
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        part = getattr(self, name)[start:stop]
+        whole = getattr(self, name)
+        _check_there(whole)
+        part = whole[start:stop]
         if is_dask_collection(part):
             part = part.compute(scheduler=_cluster() if self._remote[name] else "synchronous")
-        values = np.asarray(part)
-        check_values(values, {"x": "inputs", "y": "targets"}[name], start)
+        what = {"x": "inputs", "y": "targets"}[name]
+        values = plain(part, what)
+        shape = (stop - start, *whole.shape[1:])
+        if (values.shape, _native(values)) != (shape, _native(whole)):
+            raise DamagedData(
+                f"The {what} from row {start} on came with shape {values.shape} and type {values.dtype}, not {shape} "
+                f"and {whole.dtype}. What a chunk holds must be what its array promises. "
+                f"Look at the function or the store that makes this chunk."
+            )
+        check_values(values, what, start)
         return values
 
 
-def _check_known(*shapes: tuple[float, ...]) -> None:
+def _native(array: Any) -> np.dtype[Any]:
+    """Its type, whatever the order of bytes."""
+    return np.dtype(array.dtype).newbyteorder("=")
+
+
+def _check_there(array: Any) -> None:
+    """Refuse a Zarr array whose store is gone or another one: missing chunks would be read as fill values."""
+    import zarr  # slow to import
+
+    if not isinstance(array, zarr.Array):
+        return
+    try:
+        now = zarr.open_array(array.store, path=array.path, mode="r")
+        same = (now.shape, now.chunks, _native(now)) == (array.shape, array.chunks, _native(array))
+    except (FileNotFoundError, KeyError, ValueError):
+        same = False
+    if not same:
+        raise DamagedData(
+            f"The Zarr array {array.store}/{array.path} is no longer the one that was opened. "
+            f"Its chunks would be read as fill values, and the model would learn from these. "
+            f"Leave the store in place while a run reads it, and on every machine that takes part."
+        )
+
+
+def _check_arrays(**arrays: Any) -> None:
+    for name, array in arrays.items():
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise WrongData(
+                f"{name} is a {type(array).__name__}, which has no shape and dtype of its own. "
+                f"Rows are taken from one array. Give an array, such as dataset['name'] or np.asarray(values)."
+            )
+    shapes = [array.shape for array in arrays.values()]
     if any(math.isnan(size) for shape in shapes for size in shape):
-        raise ValueError(
+        raise Refused(
             f"The arrays have shapes {', '.join(map(str, shapes))}: Dask does not know how many rows some chunks have. "
             "Rows cannot be dealt without their number. Call compute_chunk_sizes() on the Dask array first."
         )
@@ -153,7 +195,7 @@ def _cluster() -> Any:
     except ValueError:  # neither a client nor a task: a thread of its own in a worker process
         workers = [worker for worker in Worker._instances if worker.status == Status.running]
     if not workers:
-        raise ValueError(
+        raise Refused(
             "A persisted Dask array is read where no Dask cluster is known. Its chunks lie in the memory of that "
             "cluster. Read it on its workers or beside its Client, or pass the array without persist()."
         )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.core.errors import Refused
 from toolkit.data.idx import read_idx
 from toolkit.data.sources import Arrays, DamagedData, MissingData
 
@@ -56,7 +57,7 @@ def fashion_mnist(which: str = "subset", data_dir: Path | str | None = None) -> 
         arrays = _subset(SUBSET)
         return _source(arrays["x_train"], arrays["y_train"]), _source(arrays["x_test"], arrays["y_test"])
     if which != "complete":
-        raise ValueError(
+        raise Refused(
             f"fashion_mnist got which = {which!r}. There are two sizes of it. Use 'subset' (embedded) or 'complete'."
         )
     folders = _folders(data_dir)
@@ -85,7 +86,7 @@ def as_cifar(x: NDArray[Any]) -> NDArray[Any]:
     (5, 32, 32, 3)
     """
     if x.shape[1:] != (28, 28, 1):
-        raise ValueError(
+        raise Refused(
             f"as_cifar got an array of shape {x.shape}. It pads grey images of 28 x 28 pixels. "
             "Pass shape [n, 28, 28, 1]."
         )

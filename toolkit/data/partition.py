@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.core.errors import Refused
 from toolkit.core.messages import Worker
 from toolkit.data.sampling import DEAL, generator
 
@@ -65,7 +68,7 @@ class Way:
         """
         members = sorted(set(workers))
         if rows < 1 or not members or len(members) < len(workers):
-            raise ValueError(
+            raise Refused(
                 f"{self} was asked to deal {rows} rows to workers {list(workers)}. Each row needs an owner. "
                 "Deal at least one row, and name at least one worker, each once."
             )
@@ -77,11 +80,13 @@ class Way:
 def shuffled() -> Way:
     """Equal random shares: every worker sees the same distribution.
 
-    Sizes differ by at most one row.
+    Sizes differ by at most one row. For the option `deal` of :func:`train`.
 
     Examples
     --------
-    >>> {worker: rows.size for worker, rows in shuffled()(10, [0, 1, 2], seed=0).items()}
+    >>> import toolkit as tk
+    >>> dealt = tk.shuffled()(10, [0, 1, 2], seed=0)  # 10 rows to the workers 0, 1 and 2
+    >>> {worker: rows.size for worker, rows in dealt.items()}
     {0: 3, 1: 4, 2: 3}
     """
     return Way(shuffled, (), lambda rows, workers, _, rng: _shares(rng.permutation(rows), np.ones(len(workers))))
@@ -90,9 +95,12 @@ def shuffled() -> Way:
 def contiguous() -> Way:
     """Equal consecutive shares, as the rows lie: what reading a file in pieces gives.
 
+    For the option `deal` of :func:`train`.
+
     Examples
     --------
-    >>> contiguous()(5, [0, 1], seed=0)
+    >>> import toolkit as tk
+    >>> tk.contiguous()(5, [0, 1], seed=0)  # 5 rows to the workers 0 and 1
     {0: array([0, 1, 2]), 1: array([3, 4])}
     """
     return Way(contiguous, (), lambda rows, workers, *_: _shares(np.arange(rows), np.ones(len(workers))))
@@ -101,13 +109,17 @@ def contiguous() -> Way:
 def by_label() -> Way:
     """Equal shares of the rows sorted by label: each worker sees as few labels as possible.
 
+    For the option `deal` of :func:`train`; the problem must have one whole-number label per row.
+
     References
     ----------
     McMahan et al., "Communication-efficient learning of deep networks from decentralized data", 2017.
 
     Examples
     --------
-    >>> by_label()(4, [0, 1], seed=0, labels=np.array([1, 0, 1, 0]))
+    >>> import numpy as np
+    >>> import toolkit as tk
+    >>> tk.by_label()(4, [0, 1], seed=0, labels=np.array([1, 0, 1, 0]))  # 4 rows to the workers 0 and 1
     {0: array([1, 3]), 1: array([0, 2])}
     """
 
@@ -120,7 +132,8 @@ def by_label() -> Way:
 def dirichlet(alpha: float) -> Way:
     r"""Each label's rows in random shares, from equal to disjoint distributions.
 
-    For each label, the shares of the workers are drawn from :math:`\mathrm{Dir}(\alpha, \ldots, \alpha)`.
+    For each label, the shares of the workers are drawn from :math:`\mathrm{Dir}(\alpha, \ldots, \alpha)`. For
+    the option `deal` of :func:`train`; the problem must have one whole-number label per row.
 
     Parameters
     ----------
@@ -135,15 +148,17 @@ def dirichlet(alpha: float) -> Way:
 
     Examples
     --------
-    >>> dirichlet(0.3)
+    >>> import numpy as np
+    >>> import toolkit as tk
+    >>> tk.dirichlet(0.3)
     dirichlet(0.3)
-    >>> dealt = dirichlet(0.3)(6, [0, 1], seed=0, labels=np.array([0, 0, 0, 1, 1, 1]))
+    >>> dealt = tk.dirichlet(0.3)(6, [0, 1], seed=0, labels=np.array([0, 0, 0, 1, 1, 1]))
     >>> sorted(np.concatenate([*dealt.values()]).tolist())
     [0, 1, 2, 3, 4, 5]
     """
-    if not 0 < alpha < np.inf:
-        raise ValueError(
-            f"dirichlet got alpha = {alpha}. A concentration is a positive number. Use about 0.1 for very unequal "
+    if not _amount(alpha) or not alpha:
+        raise Refused(
+            f"dirichlet got alpha = {alpha!r}. A concentration is a positive number. Use about 0.1 for very unequal "
             "workers and 100 for nearly equal ones."
         )
 
@@ -160,9 +175,12 @@ def dirichlet(alpha: float) -> Way:
 def full_copy() -> Way:
     """All rows at each worker, which reads them in an order of its own.
 
+    For the option `deal` of :func:`train`.
+
     Examples
     --------
-    >>> full_copy()(3, [0, 1], seed=0)
+    >>> import toolkit as tk
+    >>> tk.full_copy()(3, [0, 1], seed=0)  # 3 rows to the workers 0 and 1
     {0: array([0, 1, 2]), 1: array([0, 1, 2])}
     """
     return Way(full_copy, (), lambda rows, workers, *_: [np.arange(rows) for _ in workers])
@@ -171,7 +189,7 @@ def full_copy() -> Way:
 def by_speed(speeds: Sequence[float]) -> Way:
     r"""Random shares in proportion to speed: all workers end their epochs together.
 
-    Worker w owns :math:`n \, s_w / \sum_v s_v` rows, up to one.
+    Worker w owns :math:`n \, s_w / \sum_v s_v` rows, up to one. For the option `deal` of :func:`train`.
 
     Parameters
     ----------
@@ -180,21 +198,23 @@ def by_speed(speeds: Sequence[float]) -> Way:
 
     Examples
     --------
-    >>> {worker: rows.size for worker, rows in by_speed([1, 1, 2])(8, [0, 1, 2], seed=0).items()}
+    >>> import toolkit as tk
+    >>> dealt = tk.by_speed([1, 1, 2])(8, [0, 1, 2], seed=0)  # 8 rows to the workers 0, 1 and 2
+    >>> {worker: rows.size for worker, rows in dealt.items()}
     {0: 2, 1: 2, 2: 4}
     """
-    known = tuple(map(float, speeds))
-    if not known or not all(0 <= speed < np.inf for speed in known) or not any(known):
-        raise ValueError(
-            f"by_speed got speeds {known}. A speed is a number of at least 0, and one is positive. "
+    if not np.iterable(speeds) or not all(map(_amount, speeds)) or not any(speeds):
+        raise Refused(
+            f"by_speed got speeds {speeds!r}. A speed is a number of at least 0, and one is positive. "
             f"Pass one speed per worker, such as (1.0, 1.0, 0.5)."
         )
+    known = tuple(map(float, speeds))
 
     def split(rows: int, workers: list[Worker], _: Labels, rng: np.random.Generator) -> list[Positions]:
         missing = [worker for worker in workers if not 0 <= worker < len(known)]
         own = np.array([known[worker] for worker in workers if worker not in missing])
         if missing or not own.any():
-            raise ValueError(
+            raise Refused(
                 f"by_speed knows speeds {known} but rows are dealt to workers {workers}. speeds[w] is that of worker "
                 "w, and some worker moves. Pass a speed for every worker, one of them positive."
             )
@@ -206,6 +226,11 @@ def by_speed(speeds: Sequence[float]) -> Way:
 WAYS: tuple[Callable[..., Way], ...] = (shuffled, contiguous, by_label, dirichlet, full_copy, by_speed)
 
 
+def _amount(value: object) -> bool:
+    """Whether it is a finite number of at least 0."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max  # type: ignore[operator]
+
+
 def _shares(rows: Positions, weights: NDArray[np.float64]) -> list[Positions]:
     """Consecutive cuts of `rows` in proportion to `weights`, each edge rounded half up."""
     edges = np.floor(len(rows) * np.cumsum(weights / weights.sum()) + 0.5).astype(np.int64)
@@ -215,7 +240,7 @@ def _shares(rows: Positions, weights: NDArray[np.float64]) -> list[Positions]:
 def _checked(way: Way, rows: int, labels: Labels | None) -> Labels:
     if labels is None or labels.shape != (rows,) or labels.dtype.kind not in "bui":
         got = "no labels" if labels is None else f"labels of shape {labels.shape} and type {labels.dtype}"
-        raise ValueError(
+        raise Refused(
             f"{way} got {got} for {rows} rows. It needs one whole-number label per row. "
             "Give such labels, or use shuffled(), contiguous(), full_copy() or by_speed(), which look at none."
         )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.core.errors import Refused
 from toolkit.core.messages import Ticket, Worker
 from toolkit.data.cache import Cache
 from toolkit.data.sources import Source
@@ -31,7 +32,7 @@ def generator(seed: int, purpose: int, epoch: int = 0, lane: int = 0) -> np.rand
     True
     """
     if not 0 <= seed < 2**64:
-        raise ValueError(f"The seed is {seed}. A seed is a key of 64 bits. Use a whole number from 0 to 2**64 - 1.")
+        raise Refused(f"The seed is {seed}. A seed is a key of 64 bits. Use a whole number from 0 to 2**64 - 1.")
     key, counter = np.array([seed, purpose], np.uint64), np.array([0, 0, epoch, lane], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
@@ -69,7 +70,7 @@ def order(
     [0, 1, 2, 3, 4]
     """
     if window < 1:
-        raise ValueError(f"The window is {window} chunks. Rows are mixed within at least one. Use 1 or more.")
+        raise Refused(f"The window is {window} chunks. Rows are mixed within at least one. Use 1 or more.")
     key, nbytes = (seed, epoch, chunks, window, shard), 8 * sum(chunks)
     return _orders.get(key, nbytes, lambda: _draw(seed, epoch, chunks, window, shard))
 
@@ -123,7 +124,7 @@ def positions(
     if ticket.shard is None:
         return _cut(ticket, order(seed, ticket.epoch, chunks, window))
     if shards is None or ticket.shard not in shards:
-        raise ValueError(
+        raise Refused(
             f"{ticket} asks for rows of worker {ticket.shard}, which owns none. Rows are dealt to workers before they "
             f"are read. Deal shards to worker {ticket.shard} too (now: {sorted(shards or ())}), "
             "or issue tickets without a shard."
@@ -137,7 +138,7 @@ def positions(
 def _cut(ticket: Ticket, rows: NDArray[Any]) -> NDArray[Any]:
     stop = ticket.first + ticket.count
     if not 0 <= ticket.first <= stop <= len(rows):
-        raise ValueError(
+        raise Refused(
             f"{ticket} reads rows {ticket.first} to {stop} of an epoch of {len(rows)}. A ticket lies within its epoch. "
             "Issue a shorter last ticket and go on in the next epoch."
         )

@@ -10,14 +10,20 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.core.errors import Refused
+
 Rows: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 
-class MissingData(FileNotFoundError, ValueError):
+class MissingData(FileNotFoundError, Refused):
     """A data file is not where it was looked for; the message says where users get it."""
 
 
-class DamagedData(ValueError):
+class WrongData(Refused, TypeError):
+    """Data of a kind that nothing can be learned from."""
+
+
+class DamagedData(Refused):
     """A data file is there but its content is not what its format or its checksum says."""
 
 
@@ -118,7 +124,7 @@ def source(data: Any) -> Source:
     if isinstance(data, Source):
         return data
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise TypeError(
+        raise WrongData(
             f"Data were given as {type(data).__name__}. Learning needs inputs and targets. "
             "Pass a pair (x, y) of arrays, or a Source with rows, chunks and take()."
         )
@@ -127,7 +133,7 @@ def source(data: Any) -> Source:
         from toolkit.data.dask import Chunked  # Dask is loaded only by those who use it
 
         return Chunked(x, y)
-    return Arrays(np.asarray(x), np.asarray(y))
+    return Arrays(plain(x, "inputs"), plain(y, "targets"))
 
 
 def targets(source: Source) -> NDArray[Any]:
@@ -145,6 +151,22 @@ def targets(source: Source) -> NDArray[Any]:
     return np.concatenate([source.take(np.arange(a, b))[1] for a, b in pairwise(edges)])
 
 
+def plain(values: Any, what: str) -> NDArray[Any]:
+    """Values as an array of NumPy; refuse those that would lose something on the way."""
+    if np.ma.is_masked(values):
+        raise WrongData(
+            f"The {what} are a masked array that hides {np.ma.count_masked(values)} values. "
+            f"Learning has no masks, so the hidden values would count. Fill them, or leave their rows out."
+        )
+    try:
+        return np.asarray(values)
+    except ValueError as reason:
+        raise WrongData(
+            f"The {what} are no array: {reason}. Every row needs the same shape. "
+            f"Pad the rows, or cut them to one shape."
+        ) from reason
+
+
 def describe(array: Any) -> str:
     """Type and shape of one row, as in ``float32[28, 28, 1]``."""
     return f"{array.dtype}{list(array.shape[1:])}"
@@ -153,18 +175,18 @@ def describe(array: Any) -> str:
 def check_lengths(x: tuple[int, ...], y: tuple[int, ...]) -> None:
     """Refuse shapes that are not one input and one target per row, for at least one row."""
     if not x or not y or x[0] != y[0]:
-        raise ValueError(
+        raise Refused(
             f"The inputs have shape {x} and the targets {y}. Row i of one belongs to row i of the other, along the "
             "first axis. Pass arrays of equal length."
         )
     if x[0] == 0:
-        raise ValueError("The data have 0 rows. Nothing can be learned from them. Pass at least one row.")
+        raise Refused("The data have 0 rows. Nothing can be learned from them. Pass at least one row.")
 
 
 def check_values(values: NDArray[Any], what: str, first: int = 0) -> None:
     """Refuse values that are not finite numbers; `first` is the position of the first row."""
     if values.dtype.kind in "OSUMm":
-        raise TypeError(
+        raise WrongData(
             f"The {what} have type {values.dtype}. Only numbers can enter a model. Encode them as floating-point or "
             "whole numbers (labels as 0, 1, ...)."
         )
@@ -174,7 +196,7 @@ def check_values(values: NDArray[Any], what: str, first: int = 0) -> None:
     if finite.all():
         return
     row = np.argwhere(~finite)[0][0]
-    raise ValueError(
+    raise Refused(
         f"The {what} hold {np.count_nonzero(~finite)} values that are NaN or infinite, the first in row {first + row}. "
         "One of them makes every weight NaN. Remove or impute these rows before learning."
     )

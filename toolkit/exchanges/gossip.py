@@ -8,7 +8,9 @@ X. Lian, W. Zhang, C. Zhang, J. Liu, "Asynchronous decentralized parallel stocha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 
+from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
 from toolkit.core.draws import choose
 from toolkit.core.errors import Refused
@@ -53,7 +55,9 @@ def gossip(topology: Neighbours | Edges) -> Strategy:
     >>> tk.chain(tk.asp(), tk.gossip(tk.random_peer))
     chain(asp(), gossip(random_peer))
     """
-    edges = None if callable(topology) else tuple(sorted((int(min(e)), int(max(e))) for e in topology))
+    edges = None if callable(topology) else paired(topology)
+    if edges is None:
+        function("topology", topology, "worker", "clock", "live", "seed")
 
     def near(cluster: Cluster, worker: Worker, clock: int, live: Sequence[Worker]) -> tuple[Worker, ...]:
         if edges is None:
@@ -94,6 +98,17 @@ def gossip(topology: Neighbours | Edges) -> Strategy:
         return tuple(partners(cluster, m))
 
     return exchange(begin, merge, places, again, needs)
+
+
+def paired(topology: Edges) -> tuple[tuple[Worker, Worker], ...]:
+    """Edges in order; anything else is refused."""
+    try:
+        return tuple(sorted((index(min(a, b)), index(max(a, b))) for a, b in topology))
+    except (TypeError, ValueError):
+        raise Refused(
+            f"gossip was given {topology!r}, neither a function nor a list of edges. It says who averages with whom. "
+            f"Give ring_neighbours, random_peer or another named function, or edges such as [(0, 1), (1, 2)]."
+        ) from None
 
 
 def check(edges: Sequence[tuple[Worker, Worker]], workers: Sequence[Worker]) -> None:

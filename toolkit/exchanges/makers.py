@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from immutables import Map
 
+from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
 from toolkit.core.messages import (
     Action,
@@ -69,6 +70,10 @@ def exchange(
     >>> tk.exchange(lambda cluster, w, c: [], lambda cluster, merge: []).kind
     'exchange'
     """
+    function("begin", begin, "cluster", "worker", "clock")
+    function("places", places, "cluster", "homes")
+    for name, plan in (("merge", merge), ("repair", repair or merge), ("needs", needs)):
+        function(name, plan, "cluster", "merge")
 
     def step(rounds: Rounds, message: Message) -> tuple[Rounds, Sequence[Message]]:
         if isinstance(message, (Joined, Left, Done)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.core.checks import whole
+from toolkit.core.checks import few
 from toolkit.core.cluster import Cluster, Home
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Compute, PlaceName, Send, Task, Worker
@@ -25,7 +25,7 @@ def parameter_server(shards: int = 1, place: str = "collocated") -> Strategy:
 
     Parameters
     ----------
-    shards : int, >= 1
+    shards : int, in 1..100_000
         Servers ``"s0"`` to ``"s{shards - 1}"``; their sizes differ by at most one value.
     place : {"collocated", "separate"}
         Collocated shards share host, CPU and link with a worker, round-robin; separate ones have hosts of their own.
@@ -40,7 +40,7 @@ def parameter_server(shards: int = 1, place: str = "collocated") -> Strategy:
     >>> tk.parameter_server(2, place="separate")
     parameter_server(2, 'separate')
     """
-    whole("shards", shards, 1, "shards")
+    shards = few("shards", shards, 1, "shards")
     if place not in ("collocated", "separate"):
         raise Refused(
             f"place={place!r} is unknown. A shard shares a worker's host or has its own. "

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from toolkit.core import checks
+from toolkit.core.errors import Refused
 from toolkit.core.strategy import named
 
 
@@ -43,6 +45,9 @@ class Hop(NamedTuple):
 
 Schedule: TypeAlias = Callable[[int], tuple[int, list[Hop]]]
 
+#: At most so many ranks: a ring among n has 2 n (n - 1) hops.
+RANKS: Final = 2000
+
 SCHEDULES: dict[str, Schedule] = {}
 
 
@@ -70,6 +75,7 @@ def schedule(function: Schedule) -> Schedule:
     >>> tk.all_reduce(star)
     all_reduce(star)
     """
+    checks.function("schedule", function, "n")
     SCHEDULES[function.__name__] = named(function)
     return function
 
@@ -77,19 +83,37 @@ def schedule(function: Schedule) -> Schedule:
 @lru_cache(maxsize=256)
 def hops(name: str, ranks: int) -> tuple[int, tuple[Hop, ...]]:
     """Chunks and hops of a schedule by name."""
-    chunks, plan = SCHEDULES[name](ranks)
-    return chunks, tuple(plan)
+    made = SCHEDULES[name](ranks)
+    try:
+        chunks, plan = made[0], tuple(Hop(*hop) for hop in made[1])
+        fits = all(
+            0 <= min(h.src, h.dst) <= max(h.src, h.dst) < ranks and 0 <= h.start < h.stop <= chunks for h in plan
+        )
+    except (TypeError, ValueError, IndexError):
+        fits = False
+    if not fits:
+        raise Refused(
+            f"The schedule {name} made of {ranks} ranks {str(made)[:200]}. That is not chunks and hops between these "
+            f"ranks, counted from 0. Return the number of chunks and a list of hops within both."
+        )
+    return chunks, plan
+
+
+def ranked(n: int) -> int:
+    """Refuse what is not a number of ranks."""
+    return checks.whole("n", n, 1, "ranks", most=RANKS, why="The hops of a ring grow with the square of the ranks")
 
 
 @schedule
 def ring(n: int) -> tuple[int, list[Hop]]:
     r"""Reduce-scatter, then all-gather, around a ring: :math:`2(n-1)(\alpha + M / nB)`.
 
-    With latency :math:`\alpha`, bandwidth B and M bytes. Each rank sends :math:`2 M (n-1)/n` bytes, the least possible.
+    This is its time [s] with latency :math:`\alpha` [s], bandwidth B [byte/s] and M bytes. Each rank sends
+    :math:`2 M (n-1)/n` bytes, the least possible.
 
     Parameters
     ----------
-    n : int [ranks], >= 1
+    n : int [ranks], in 1..2000
         1 takes no hop.
 
     References
@@ -103,6 +127,7 @@ def ring(n: int) -> tuple[int, list[Hop]]:
     >>> chunks, len(hops)
     (4, 24)
     """
+    n = ranked(n)
 
     def hop(rank: int, chunk: int, adds: bool) -> Hop:
         return Hop(rank, (rank + 1) % n, chunk % n, chunk % n + 1, adds)
@@ -116,12 +141,12 @@ def ring(n: int) -> tuple[int, list[Hop]]:
 def tree(n: int) -> tuple[int, list[Hop]]:
     r"""Reduce up a binary tree, then broadcast down it.
 
-    It takes about :math:`4 \log_2 n\,(\alpha + M/B)` with latency :math:`\alpha`, bandwidth B and M bytes: for
-    small messages among many ranks less than a :func:`ring`, for large ones more.
+    It takes about :math:`4 \log_2 n\,(\alpha + M/B)` seconds with latency :math:`\alpha` [s], bandwidth B [byte/s]
+    and M bytes: for small messages among many ranks less than a :func:`ring`, for large ones more.
 
     Parameters
     ----------
-    n : int [ranks], >= 1
+    n : int [ranks], in 1..2000
         1 takes no hop.
 
     Examples
@@ -130,6 +155,7 @@ def tree(n: int) -> tuple[int, list[Hop]]:
     >>> tk.tree(3)[1][0]
     Hop(src=2, dst=0, start=0, stop=1, adds=True)
     """
+    n = ranked(n)
     up = [Hop(r, (r - 1) // 2, 0, 1, True) for r in range(n - 1, 0, -1)]
     down = [Hop((r - 1) // 2, r, 0, 1, False) for r in range(1, n)]
     return 1, up + down
@@ -139,13 +165,13 @@ def tree(n: int) -> tuple[int, list[Hop]]:
 def halving_doubling(n: int) -> tuple[int, list[Hop]]:
     r"""Recursive halving, then recursive doubling, among blocks of ranks.
 
-    A power of two of ranks takes :math:`2 \alpha \log_2 n + 2 M (n-1)/nB`. Other numbers of ranks are split into binary
-    blocks, the powers of two that sum to n: each block reduces by itself, sums go from the smallest block up to the
-    largest and back down.
+    A power of two of ranks takes :math:`2 \alpha \log_2 n + 2 M (n-1)/nB` seconds with latency :math:`\alpha` [s],
+    bandwidth B [byte/s] and M bytes. Other numbers of ranks are split into binary blocks, the powers of two that sum to
+    n: each block reduces by itself, sums go from the smallest block up to the largest and back down.
 
     Parameters
     ----------
-    n : int [ranks], >= 1
+    n : int [ranks], in 1..2000
         1 takes no hop.
 
     References
@@ -159,6 +185,7 @@ def halving_doubling(n: int) -> tuple[int, list[Hop]]:
     >>> chunks, len(hops)
     (4, 28)
     """
+    n = ranked(n)
     sizes = [1 << bit for bit in reversed(range(n.bit_length())) if n >> bit & 1]
     chunks = sizes[0]
     bases = [sum(sizes[:i]) for i in range(len(sizes))]

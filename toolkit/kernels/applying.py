@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from toolkit.core.errors import Refused
+
 Clock: TypeAlias = Literal["updates", "samples"]
 
 
@@ -45,7 +47,7 @@ class Applier:
         self, optimizer: optax.GradientTransformation, trainable: np.ndarray | None = None, clock: Clock = "updates"
     ) -> None:
         if clock not in ("updates", "samples"):
-            raise ValueError(
+            raise Refused(
                 f"The clock is {clock!r}. Schedules count the updates of the model or the samples behind them. "
                 f'Use "updates" or "samples".'
             )

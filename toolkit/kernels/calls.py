@@ -6,6 +6,8 @@ import ast
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from toolkit.core.errors import Refused
+
 T = TypeVar("T")
 
 
@@ -30,7 +32,7 @@ def read_call(text: str, known: Mapping[str, T]) -> tuple[T, tuple[Any, ...], di
                 return known[name], tuple(map(ast.literal_eval, args)), named
     except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
         pass  # one message for everything that is no such call
-    raise ValueError(
+    raise Refused(
         f"{text!r} cannot be resolved here. It is not one call of {', '.join(known)} with literal arguments. "
         f"Write it like {next(iter(known))!r} followed by its numbers in brackets."
     )

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from toolkit.core.errors import Refused
 from toolkit.kernels.calls import read_call
 
 
@@ -56,7 +57,7 @@ class Correction:
         try:
             return make(*args, **named)
         except TypeError as error:
-            raise ValueError(
+            raise Refused(
                 f"{text!r} cannot be resolved here. Its arguments do not fit: {error}. See help({make.__name__})."
             ) from None
 
@@ -77,9 +78,9 @@ def scale_by_staleness(power: float = 1.0) -> Correction:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from toolkit.kernels.corrections import scale_by_staleness
+    >>> import toolkit as tk
     >>> g = jnp.ones(2)
-    >>> scale_by_staleness().fn(g, 4, g, g)
+    >>> tk.scale_by_staleness().fn(g, 4, g, g)
     Array([0.25, 0.25], dtype=float32)
     """
     power = _number("scale_by_staleness", "power", power, "at least 0 and finite", lambda x: 0 <= x < inf)
@@ -104,9 +105,9 @@ def delay_compensation(strength: float = 0.04) -> Correction:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from toolkit.kernels.corrections import delay_compensation
+    >>> import toolkit as tk
     >>> g, pulled, params = jnp.array([[2.0], [1.0], [1.5]])
-    >>> delay_compensation(0.5).fn(g, 1, pulled, params)
+    >>> tk.delay_compensation(0.5).fn(g, 1, pulled, params)
     Array([3.], dtype=float32)
     """
     strength = _number("delay_compensation", "strength", strength, "at least 0 and finite", lambda x: 0 <= x < inf)
@@ -132,9 +133,9 @@ def elastic(alpha: float) -> Correction:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from toolkit.kernels.corrections import elastic
+    >>> import toolkit as tk
     >>> centre, replica = jnp.array([[1.0], [3.0]])
-    >>> elastic(0.25).fn(jnp.zeros(1), 0, centre, replica)
+    >>> tk.elastic(0.25).fn(jnp.zeros(1), 0, centre, replica)
     Array([-0.5], dtype=float32)
     """
     alpha = _number("elastic", "alpha", alpha, "above 0 and at most 1", lambda x: 0 < x <= 1)
@@ -160,7 +161,7 @@ def _pull(alpha: float, update: Any, staleness: Any, pulled: jax.Array, params: 
 
 def _number(correction: str, what: str, value: float, bounds: str, within: Callable[[float], bool]) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not within(value):
-        raise ValueError(
+        raise Refused(
             f"{correction} was given the {what} {value!r}. It is a number {bounds}. "
             f"Choose the {what} within these bounds."
         )

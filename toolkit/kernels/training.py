@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from toolkit.core.errors import Refused
 from toolkit.core.layout import Layout
 from toolkit.kernels.applying import Applier
 from toolkit.kernels.vector import Build, StatePolicy, Vector
@@ -19,7 +20,7 @@ Rows: TypeAlias = tuple[np.ndarray, np.ndarray]
 Measure: TypeAlias = Callable[[Any, Any], jax.Array]
 
 
-class LossError(ValueError):
+class LossError(Refused):
     """A loss or metric whose result cannot be counted per row."""
 
 
@@ -177,10 +178,9 @@ class Learner:
 
     def objective(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
         """The loss of a batch as one number: the mean or the sum over its rows."""
-        values = self.problem.loss(outputs, targets)
+        values = per_row(self.problem.loss(outputs, targets), len(targets), "loss")
         if values.ndim == 0:
             return values
-        per_row(values, len(targets), "loss")
         return values.sum() if self.problem.reduction == "sum" else values.mean()
 
     def _differentiate(
@@ -211,9 +211,18 @@ class Learner:
         return drift, jnp.linalg.norm(drift if learned is None else jnp.where(learned, drift, 0))
 
 
-def per_row(values: jax.Array, rows: int, name: str) -> jax.Array:
-    """One value per row, or an error."""
-    if values.shape != (rows,):
+def per_row(values: object, rows: int, name: str) -> jax.Array:
+    """One real value per row, or an error; a loss is made of floats, and may also be one number."""
+    loss = name == "loss"
+    kinds = (jnp.floating,) if loss else (jnp.floating, jnp.integer, jnp.bool_)
+    if not isinstance(values, jax.Array) or not any(jnp.issubdtype(values.dtype, kind) for kind in kinds):
+        found = f"values of type {values.dtype}" if isinstance(values, jax.Array) else f"a {type(values).__name__}"
+        why = "Only floats that JAX computed have a gradient to learn from" if loss else "Only real values have a mean"
+        raise LossError(
+            f"The {name} gives {found} for {rows} rows. {why}. "
+            f"Return one {'float' if loss else 'number'} per row, computed from outputs and targets with jax.numpy."
+        )
+    if values.shape != (rows,) and not (loss and values.ndim == 0):
         raise LossError(
             f"The {name} has the shape {values.shape} for {rows} rows. A mean weighted by rows needs one value per row "
             f"(a loss may also be one number). Reduce the other axes, or give outputs and targets equal shapes."

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from toolkit.core.errors import Refused
 from toolkit.core.layout import Layout, Piece
 
 Tree: TypeAlias = Any
@@ -23,7 +24,7 @@ StatePolicy: TypeAlias = Literal["averaged", "local"]
 STATE = nnx.Not(nnx.Any(nnx.Param, nnx.RngState, nnx.Intermediate))
 
 
-class ModelError(ValueError):
+class ModelError(Refused):
     """A flax module that cannot be written as one vector."""
 
 
@@ -205,10 +206,34 @@ class Vector:
 
 def blueprint(build: Build) -> nnx.Module:
     """The module without values; with values if its constructor looks at them."""
+    example = "Give a function such as `def model(rngs): return nnx.Linear(4, 3, rngs=rngs)`"
+
+    def module() -> nnx.Module:
+        made: object = build(nnx.Rngs(0))
+        if not isinstance(made, nnx.Module):
+            raise TypeError(f"what it returns is a {type(made).__name__}")
+        return made
+
+    if not callable(build) or isinstance(build, nnx.Module):
+        raise ModelError(
+            f"The model is a {type(build).__name__} and no function that builds one. "
+            f"Each process builds its own, from random streams that it is given. {example}."
+        )
     try:
-        return nnx.eval_shape(lambda: build(nnx.Rngs(0)))
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
-        return build(nnx.Rngs(0))
+        try:
+            return nnx.eval_shape(module)
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
+            return module()
+    except RecursionError as reason:
+        raise ModelError(
+            "The model nests its parts too deep for Python, which follows them one call inside the other. "
+            "A process that trains could not take it apart. Keep the layers side by side, as in nnx.Sequential."
+        ) from reason
+    except Exception as reason:  # whatever a user's function raises, it is the model that cannot be built
+        raise ModelError(
+            f"The model cannot be built: {type(reason).__name__}: {reason}. "
+            f"It is called with nnx.Rngs alone and returns a flax module. {example}."
+        ) from reason
 
 
 def split(module: nnx.Module, names: Sequence[str]) -> list[tuple[str, nnx.Module]]:

@@ -50,7 +50,10 @@ class CNN(nnx.Module):
 
     Examples
     --------
-    >>> CNN(nnx.Rngs(0))(jnp.ones((2, 28, 28, 1))).shape
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> import toolkit as tk
+    >>> tk.models.CNN(nnx.Rngs(0))(jnp.ones((2, 28, 28, 1))).shape
     (2, 10)
     """
 

@@ -21,7 +21,10 @@ class Linear(nnx.Module):
 
     Examples
     --------
-    >>> Linear(nnx.Rngs(0), features=4, classes=3)(jnp.ones((2, 4))).shape
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> import toolkit as tk
+    >>> tk.models.Linear(nnx.Rngs(0), features=4, classes=3)(jnp.ones((2, 4))).shape
     (2, 3)
     """
 

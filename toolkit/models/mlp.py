@@ -34,14 +34,17 @@ class MLP(nnx.Module):
         Of the initial weights and the dropout.
     sizes : sequence of int
         Values per row of the input, of each hidden layer, and of the output.
-    dropout : float in [0, 1)
+    dropout : float, in [0, 1)
         Share of hidden values that a training step drops.
 
     Examples
     --------
-    >>> MLP(nnx.Rngs(0), sizes=(64, 32, 10))(jnp.ones((2, 8, 8))).shape
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> import toolkit as tk
+    >>> tk.models.MLP(nnx.Rngs(0), sizes=(64, 32, 10))(jnp.ones((2, 8, 8))).shape
     (2, 10)
-    >>> MLP.blocks((64, 32, 10))
+    >>> tk.models.MLP.blocks((64, 32, 10))
     ('layer0', 'layer1')
     """
 

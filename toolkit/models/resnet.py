@@ -88,7 +88,8 @@ class ResNet(nnx.Module):
 
     Examples
     --------
-    >>> ResNet.blocks(8)
+    >>> import toolkit as tk
+    >>> tk.models.ResNet.blocks(8)  # one unit of each width
     ('stem', 'unit0', 'unit1', 'unit2', 'head')
     """
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
 from toolkit import metrics
-from toolkit.plots.style import canvas, colours, dress, legend, several
+from toolkit.plots.style import GREY, by_strategy, canvas, dress, several, together
 from toolkit.run import Run
 
 AGAINST = {"seconds": "time [s]", "updates": "updates of the model", "samples": "samples [rows]"}
@@ -34,10 +35,10 @@ def loss(runs: Run | Mapping[str, Run], metric: str = "loss", against: str = "se
 
     Examples
     --------
-    >>> from toolkit.run import METRICS, table
-    >>> from toolkit.trace import Trace
-    >>> values = table(METRICS, [(0.0, -1, 0, "loss", 2.3), (1.5, 0, 32, "loss", 1.9)])
-    >>> ax = loss(Run("SSP", "chain(ssp(3), parameter_server())", Trace().frame(), metrics=values))
+    >>> import toolkit as tk
+    >>> run = tk.train(tk.problems.quadratic(), tk.chain(tk.asp(), tk.parameter_server()), optimizer="sgd(0.1)",
+    ...                on=tk.Simulator(2), until=tk.updates(4), progress=False)
+    >>> ax = tk.plots.loss(run)
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('time [s]', 'loss')
     """
@@ -47,7 +48,7 @@ def loss(runs: Run | Mapping[str, Run], metric: str = "loss", against: str = "se
             f"Choose one of these."
         )
     runs, ax = several(runs), canvas(ax)
-    data = pd.concat([course(run, metric) for run in runs.values()], ignore_index=True)
+    data = together(runs, lambda run: course(run, metric))
     if data.empty:
         known = sorted({name for run in runs.values() for name in run.metrics["name"]}) or ["nothing"]
         raise ValueError(
@@ -56,18 +57,34 @@ def loss(runs: Run | Mapping[str, Run], metric: str = "loss", against: str = "se
         )
     marker = "o" if data.groupby("strategy").size().max() <= 25 else None
     sns.lineplot(
-        data, x=against, y="value", hue="strategy", palette=colours(runs), estimator=None, marker=marker,
-        markersize=4, markeredgewidth=0, ax=ax,
+        data, x=against, y="value", **by_strategy(runs), estimator=None, marker=marker, markersize=4,
+        markeredgewidth=0, ax=ax,
     )  # fmt: skip
-    dress(ax, runs.values(), f"{metric} against {against}", AGAINST[against], metric)
-    legend(ax, colours(runs))
-    return ax
+    show_the_rest(ax)
+    return dress(ax, runs, f"{metric} against {against}", AGAINST[against], metric)
+
+
+def show_the_rest(ax: Axes) -> None:
+    """Leave first values, before training, out of the range if the rest would get less than half of it; say so."""
+    lines = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+    first, rest = (np.concatenate([line[part] for line in lines]) for part in (slice(0, 1), slice(1, None)))
+    first, rest = first[np.isfinite(first)], rest[np.isfinite(rest)]
+    height = np.ptp(rest) if len(rest) else 0.0
+    if not 0 < 2 * height < np.ptp([*first, *rest]):
+        return
+    low, high = rest.min() - 0.05 * height, rest.max() + 0.05 * height
+    ax.set_ylim(low, high)
+    for outside, arrow, y, va in ((first[first < low], "↓", 0.03, "bottom"), (first[first > high], "↑", 0.97, "top")):
+        if len(outside):
+            values = " to ".join(sorted({f"{outside.min():.3g}", f"{outside.max():.3g}"}, key=float))
+            text = f"begins at {values} {arrow}"
+            ax.text(0.99, y, text, transform=ax.transAxes, ha="right", va=va, fontsize=9, color=GREY)
 
 
 def course(run: Run, metric: str) -> pd.DataFrame:
-    """The values of a metric in one run: `seconds`, `updates`, `samples`, `value`, `strategy`."""
+    """The values of a metric in one run: `seconds`, `samples`, `value`, `updates`."""
     values = run.metrics[run.metrics["name"] == metric].sort_values("time", kind="stable")
     rounds = metrics.staleness(run)["round"].dropna().astype("int64").sort_values()
     updates = rounds.searchsorted(values["round"].to_numpy(), side="right")
     columns = {"seconds": values["time"], "samples": values["samples"], "value": values["value"]}
-    return pd.DataFrame(columns).assign(updates=updates, strategy=run.name)
+    return pd.DataFrame(columns).assign(updates=updates)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from toolkit.plots.style import GREY, canvas, colours, dress, legend, several
+from toolkit.plots.style import GREY, canvas, colours, dress, several
 from toolkit.run import Run
+from toolkit.runs import Runs
 
 QUANTITIES = {
     "iterations_per_second": "merged iterations per second [1/s]",
@@ -21,6 +23,7 @@ QUANTITIES = {
     "loss": "last loss",
     "accuracy": "last accuracy",
 }
+MARKERS = "osD^vPhX"
 
 
 def predicted(
@@ -31,7 +34,7 @@ def predicted(
 ) -> Axes:
     """One point per strategy: a quantity as predicted in virtual time and as measured.
 
-    On the dashed line both agree.
+    On the dashed line both agree. Markers are hollow and differ, so that none hides another.
 
     Parameters
     ----------
@@ -64,17 +67,20 @@ def predicted(
             f"{quantity!r} of {list(measured)} was to be compared with that of {list(virtual)}. Runs are paired by "
             f"name, and the quantity is one of {', '.join(QUANTITIES)}. Give both sides the same names."
         )
-    points = {name: (virtual[name].facts()[quantity], measured[name].facts()[quantity]) for name in names}
+    paired = Runs({name: measured[name] for name in names})
+    points = {name: (virtual[name].facts()[quantity], run.facts()[quantity]) for name, run in paired.items()}
     largest = float(np.nanmax([*points.values()], initial=0.0)) * 1.08 or 1.0
     ax.plot([0.0, largest], [0.0, largest], color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    for name, (x, y) in points.items():
-        ax.scatter(x, y, s=64, color=[colours([name])[name]], edgecolor="white", linewidth=0.8, zorder=3)
-    dress(ax, [*measured.values(), *virtual.values()], "predicted against measured", "", "", grid="both")
+    dots = [
+        ax.scatter(*points[name], s=64, marker=marker, facecolor="none", edgecolor=colour, linewidth=1.8, label=name)
+        for marker, (name, colour) in zip(cycle(MARKERS), colours(paired).items(), strict=False)
+    ]
     label = QUANTITIES[quantity]
-    ax.set_xlabel(f"{label}\nvirtual time")
-    ax.set_ylabel(f"{label}\nmeasured")
+    dress(
+        ax, paired, "predicted against measured", f"{label}\nvirtual time", f"{label}\nmeasured", grid="both",
+        note="on the dashed line both agree", entries=dots,
+    )  # fmt: skip
     ax.set_xlim(0.0, largest)
     ax.set_ylim(0.0, largest)
     ax.set_aspect("equal")
-    legend(ax, colours(names))
     return ax

@@ -27,10 +27,10 @@ def save(picture: Axes | Figure, folder: str | Path, name: str) -> tuple[Path, P
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in save(Figure(), folder, "loss")]
-    ['loss.png', 'loss.pdf']
+    >>> import toolkit as tk
+    >>> run = tk.simulate(tk.chain(tk.bsp(), tk.parameter_server()), tk.Simulator(2), until=tk.iterations(4))
+    >>> [path.name for path in tk.plots.save(tk.plots.waiting(run), "figures", "waiting")]
+    ['waiting.png', 'waiting.pdf']
     """
     figure = picture.get_figure(root=True) if isinstance(picture, Axes) else picture
     if figure is None:

@@ -10,8 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from toolkit.intervals import iterations
-from toolkit.plots.style import canvas, colours, dress, legend, several
+from toolkit.plots.style import GREY, by_strategy, canvas, dress, several, together
 from toolkit.run import Run
+
+VISIBLE = 0.005  # share of updates
 
 
 def staleness(runs: Run | Mapping[str, Run], ax: Axes | None = None) -> Axes:
@@ -36,14 +38,24 @@ def staleness(runs: Run | Mapping[str, Run], ax: Axes | None = None) -> Axes:
     'merges since its parameters were read'
     """
     runs, ax = several(runs), canvas(ax)
-    ages = {name: iterations(run).dropna(subset="committed")["stale"] for name, run in runs.items()}
-    data = pd.concat([pd.DataFrame({"stale": age, "strategy": name}) for name, age in ages.items()], ignore_index=True)
+    data = together(runs, lambda run: iterations(run).dropna(subset="committed")[["stale"]])
     sns.histplot(
-        data, x="stale", hue="strategy", hue_order=list(runs), palette=colours(runs), discrete=True, stat="proportion",
-        common_norm=False, multiple="dodge", shrink=0.85, alpha=1.0, linewidth=0, ax=ax,
+        data, x="stale", **by_strategy(runs), discrete=True, stat="proportion", common_norm=False, multiple="dodge",
+        shrink=0.85, alpha=1.0, linewidth=0, ax=ax,
     )  # fmt: skip
-    dress(ax, runs.values(), "staleness of merged updates", "merges since its parameters were read", "share of updates")
+    leave_out_the_rare(ax, data)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(ax, colours(runs))
-    return ax
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+    return dress(ax, runs, "staleness of merged updates", "merges since its parameters were read", "share of updates")
+
+
+def leave_out_the_rare(ax: Axes, data: pd.DataFrame) -> None:
+    """End the axis where all that follows is too rare to be seen; say how rare."""
+    shares = data.groupby("strategy")["stale"].value_counts(normalize=True)
+    ages = shares.index.get_level_values("stale")
+    last = ages[shares >= VISIBLE].max()
+    ax.set_xlim(-0.7, last + 0.7)
+    if last < ages.max():
+        older = shares[ages > last].groupby("strategy").sum().max()
+        text = f"older, up to {ages.max()}: at most {older:.1%} →"
+        ax.text(0.99, 0.5, text, transform=ax.transAxes, ha="right", fontsize=9, color=GREY)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import colorsys
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import seaborn as sns
+import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -19,9 +21,14 @@ from toolkit.runs import Runs
 Colour: TypeAlias = tuple[float, float, float]
 
 PHASE_COLOURS = {"compute": "#4c78a8", "send": "#f2a13a", "apply": "#54a868", "wait": "#e3e3e3"}
+POLICY_COLOURS = {
+    **{"bsp": "#0173b2", "asp": "#d55e00", "ssp": "#029e73", "dssp": "#56b4e9"},
+    **{"elastic_bsp": "#cc78bc", "backup": "#949494", "switch": "#ca9161"},
+}  # colour-blind readers tell them apart
+SHADES = ((1.0, 0.0), (0.5, 0.0), (0.5, 0.5))  # as it is, dark, light: factor and summand of red, green and blue
 GREY = "0.45"
 
-_given: dict[str, Colour] = {}
+_given: dict[tuple[str, str], Colour] = {}
 
 
 class Picture(Axes):
@@ -34,24 +41,35 @@ class Picture(Axes):
         return buffer.getvalue()
 
 
-def colours(names: Iterable[str]) -> dict[str, Colour]:
-    """The colour of each strategy: by the order in which names are first drawn, and from then on the same everywhere.
+def colours(runs: Mapping[str, Run]) -> dict[str, Colour]:
+    """The colour of each run: that of its policy, the same in every figure and session.
 
-    Ten colours that colour-blind readers tell apart, then hues by the golden ratio.
+    The second strategy of a policy that is drawn has a dark shade of it, the third a light one. Further ones, and those
+    whose policy is not of this library, have hues by the golden ratio. A name keeps the colour it once had.
 
     Examples
     --------
-    >>> first = colours(["BSP", "SSP"])
-    >>> colours(["SSP", "ASP"])["SSP"] == first["SSP"]
+    >>> from toolkit.trace import Trace
+    >>> recipes = {"Local SGD": "chain(bsp(), all_reduce(ring), local_steps(8))", "ASP": "chain(asp(), gossip(ring))"}
+    >>> runs = {name: Run(name, recipe, Trace().frame()) for name, recipe in recipes.items()}
+    >>> colours({"ASP": runs["ASP"]})["ASP"] == colours(runs)["ASP"]
     True
     """
-    palette, names = sns.color_palette("colorblind"), list(names)
-    for name in names:
-        slot = len(_given)
-        if name not in _given:
-            hue = colorsys.hls_to_rgb(slot * (math.sqrt(5) - 1) / 2 % 1, 0.42, 0.55)
-            _given[name] = tuple(palette[slot]) if slot < len(palette) else hue
-    return {name: _given[name] for name in names}
+    keys = {name: (run.recipe.removeprefix("chain(").partition("(")[0], name) for name, run in runs.items()}
+    for key in keys.values():
+        if key not in _given:
+            _given[key] = new_colour(key[0])
+    return {name: _given[key] for name, key in keys.items()}
+
+
+def new_colour(policy: str) -> Colour:
+    """A colour that no strategy has yet."""
+    shade = sum(known == policy for known, _ in _given)
+    if policy not in POLICY_COLOURS or shade >= len(SHADES):
+        return colorsys.hls_to_rgb(len(_given) * (math.sqrt(5) - 1) / 2 % 1, 0.42, 0.55)
+    factor, summand = SHADES[shade]
+    red, green, blue = (factor * part + summand for part in to_rgb(POLICY_COLOURS[policy]))
+    return red, green, blue
 
 
 def several(runs: Run | Mapping[str, Run]) -> Runs:
@@ -61,20 +79,44 @@ def several(runs: Run | Mapping[str, Run]) -> Runs:
         raise ValueError(
             "No run was given to a plot. A figure of nothing says nothing. Give a Run, or Runs with one in it."
         )
-    colours(list(many))
+    colours(many)
     return many
 
 
+def together(runs: Runs, table: Callable[[Run], pd.DataFrame | pd.Series]) -> pd.DataFrame:
+    """A table of each run, below each other, with a column `strategy`."""
+    return pd.concat([table(run).reset_index().assign(strategy=name) for name, run in runs.items()], ignore_index=True)
+
+
+def by_strategy(runs: Runs) -> dict[str, Any]:
+    """How seaborn tells strategies apart; the legend comes from :func:`dress`."""
+    return {"hue": "strategy", "hue_order": list(runs), "palette": colours(runs), "legend": False}
+
+
 def canvas(ax: Axes | None, width: float = 6.4, height: float = 3.8) -> Axes:
-    """`ax`, or axes of a new figure of this size [inch]."""
+    """`ax`, or axes of a new figure of this size [inch], within what a page holds."""
     if ax is not None:
         return ax
-    return Figure(figsize=(width, height), layout="constrained").add_subplot(axes_class=Picture)
+    size = min(max(width, 6.4), 14.0), min(height, 14.0)
+    return Figure(figsize=size, layout="constrained").add_subplot(axes_class=Picture)
 
 
-def dress(ax: Axes, runs: Iterable[Run], title: str, xlabel: str, ylabel: str, grid: str = "y") -> Axes:
-    """Title, labels and light grid; below the title whether the seconds are measured or virtual."""
-    note = " and ".join(sorted({run.clock for run in runs}))
+def dress(
+    ax: Axes,
+    runs: Runs,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    grid: str = "y",
+    note: str = "",
+    entries: Sequence[Artist] = (),
+) -> Axes:
+    """Title, labels, light grid and legend; below the title a note, by default whether seconds are measured or virtual.
+
+    The legend lies right of the axes, where it hides no data: by default strategies and their colours, and none for
+    one run alone.
+    """
+    note = note or " and ".join(sorted({run.clock for run in runs.values()}))
     ax.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=19)
     ax.annotate(
         note, (0.0, 1.0), xytext=(0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=9, color=GREY
@@ -85,21 +127,18 @@ def dress(ax: Axes, runs: Iterable[Run], title: str, xlabel: str, ylabel: str, g
     ax.spines[["left", "bottom"]].set_color(GREY)
     ax.tick_params(color=GREY, labelsize=9)
     ax.grid(False)
-    if grid:
-        ax.grid(axis=grid, color="0.92", linewidth=0.8)  # type: ignore[arg-type]
+    ax.grid(axis=grid, color="0.92", linewidth=0.8)  # type: ignore[arg-type]
     ax.set_axisbelow(True)
+    entries = entries or (patches(colours(runs)) if len(runs) > 1 else [])
+    if entries:
+        corner: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        ax.legend(handles=entries, **corner, frameon=False, fontsize=9, handlelength=1.0)
     return ax
 
 
-def legend(ax: Axes, entries: Mapping[str, Any]) -> None:
-    """The legend of names and colours, right of the axes where it hides no data; none for a single entry."""
-    if (old := ax.get_legend()) is not None:
-        old.remove()
-    if len(entries) > 1:
-        patches = [Patch(color=colour, label=name) for name, colour in entries.items()]
-        ax.legend(
-            handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, handlelength=1.0
-        )
+def patches(entries: Mapping[str, Colour | str]) -> list[Patch]:
+    """Entries of a legend: names and colours."""
+    return [Patch(color=colour, label=name) for name, colour in entries.items()]
 
 
 def byte_unit(largest: float) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 
 from toolkit import metrics
-from toolkit.plots.style import GREY, PHASE_COLOURS, canvas, dress, legend, several
+from toolkit.plots.style import GREY, PHASE_COLOURS, canvas, dress, patches, several
 from toolkit.run import Run
 
 
@@ -41,7 +41,7 @@ def timeline(runs: Run | Mapping[str, Run], between: tuple[float, float] | None 
     tables = {name: metrics.timeline(run) for name, run in runs.items()}
     workers = {name: sorted(table["worker"].unique()) for name, table in tables.items()}
     count = sum(len(of) for of in workers.values())
-    ax = canvas(ax, width=8.0, height=min(1.4 + 0.28 * count + 0.3 * len(runs), 14.0))
+    ax = canvas(ax, width=8.0, height=1.4 + 0.28 * count + 0.3 * len(runs))
     top, end = 0.0, 0.0
     ticks: dict[float, str] = {}
     for name, table in tables.items():
@@ -55,14 +55,12 @@ def timeline(runs: Run | Mapping[str, Run], between: tuple[float, float] | None 
             ax.barh(at, widths, left=bars["began"].to_numpy(), height=0.78, color=colour, linewidth=0)
         ticks |= {row: str(worker) for worker, row in rows.items()}
         top, end = top + len(rows), max(end, float(table["ended"].max()) if len(table) else 0.0)
-    dress(
-        ax, runs.values(), "what each worker did" + (f", {name}" if len(runs) == 1 else ""), "time [s]", "worker", "x"
-    )
+    title = "what each worker did" + (f", {name}" if len(runs) == 1 else "")
+    dress(ax, runs, title, "time [s]", "worker", grid="x", entries=patches(PHASE_COLOURS))
     shown = list(ticks.items())[:: 1 + count // 60]  # labels of more rows would overlap
     ax.set_yticks([row for row, _ in shown], [label for _, label in shown])
     ax.set_ylim(top - 0.4, -0.6)
     ax.set_xlim(*(between or (0.0, end or 1.0)))
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0, colors=GREY)
-    legend(ax, PHASE_COLOURS)
     return ax

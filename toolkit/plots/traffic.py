@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from toolkit import metrics
-from toolkit.plots.style import GREY, byte_unit, canvas, colours, dress, legend, several
+from toolkit.plots.style import GREY, by_strategy, byte_unit, canvas, dress, several, together
 from toolkit.run import Run
+
+PLACES = "worker 0, 1, … or shard s0, s1, … of a parameter server"
 
 
 def traffic(runs: Run | Mapping[str, Run], ax: Axes | None = None) -> Axes:
@@ -38,19 +39,18 @@ def traffic(runs: Run | Mapping[str, Run], ax: Axes | None = None) -> Axes:
     'received ← [MB] → sent'
     """
     runs = several(runs)
-    moved = [metrics.traffic(run).reset_index().assign(strategy=name) for name, run in runs.items()]
-    data = pd.concat(moved, ignore_index=True)
-    divisor, unit = byte_unit(float(data[["sent", "received"]].max().max()) if len(data) else 0.0)
+    data = together(runs, metrics.traffic)
+    largest = float(data[["sent", "received"]].max().max()) if len(data) else 0.0
+    divisor, unit = byte_unit(largest)
     data = data.assign(sent=data["sent"] / divisor, received=-data["received"] / divisor)
-    ax = canvas(ax, width=min(max(6.4, 0.22 * len(data)), 14.0))
+    ax = canvas(ax, width=0.22 * len(data))
     order = sorted(data["place"].unique(), key=lambda place: (not place[:1].isdigit(), len(place), place))
-    for side, alpha in (("sent", 1.0), ("received", 0.55)):
-        sns.barplot(
-            data, x="place", y=side, hue="strategy", hue_order=list(runs), order=order, palette=colours(runs),
-            saturation=1.0, alpha=alpha, errorbar=None, legend=side == "sent", ax=ax,
-        )  # fmt: skip
-    dress(ax, runs.values(), "bytes sent and received", "place", f"received ← [{unit}] → sent")
+    for side in ("sent", "received"):
+        sns.barplot(data, x="place", y=side, **by_strategy(runs), order=order, saturation=1.0, errorbar=None, ax=ax)
     ax.axhline(0.0, color=GREY, linewidth=0.8)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
-    legend(ax, colours(runs))
-    return ax
+    if not largest:
+        ax.set_ylim(-1.0, 1.0)
+        ax.set_yticks([0.0])
+        ax.text(0.5, 0.75, "no bytes", transform=ax.transAxes, ha="center", va="center", color=GREY)
+    return dress(ax, runs, "bytes sent and received", PLACES, f"received ← [{unit}] → sent")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from toolkit import metrics
-from toolkit.plots.style import canvas, colours, dress, legend, several
+from toolkit.plots.style import by_strategy, canvas, dress, several, together
 from toolkit.run import Run
 
 
@@ -36,14 +35,10 @@ def waiting(runs: Run | Mapping[str, Run], ax: Axes | None = None) -> Axes:
     'waiting [s]'
     """
     runs = several(runs)
-    waits = [metrics.waiting(run).reset_index().assign(strategy=name) for name, run in runs.items()]
-    data = pd.concat(waits, ignore_index=True)
-    ax = canvas(ax, width=min(max(6.4, 0.22 * len(data)), 14.0))
+    data = together(runs, metrics.waiting)
+    ax = canvas(ax, width=0.22 * len(data))
     sns.barplot(
-        data, x="worker", y="waiting", hue="strategy", hue_order=list(runs), palette=colours(runs), saturation=1.0,
-        errorbar=None, native_scale=True, ax=ax,
-    )  # fmt: skip
-    dress(ax, runs.values(), "waiting for others", "worker", "waiting [s]")
+        data, x="worker", y="waiting", **by_strategy(runs), saturation=1.0, errorbar=None, native_scale=True, ax=ax
+    )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(ax, colours(runs))
-    return ax
+    return dress(ax, runs, "waiting for others", "worker", "waiting [s]")

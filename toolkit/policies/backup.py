@@ -14,7 +14,8 @@ from toolkit.policies.makers import barrier
 def backup(spares: int) -> Strategy:
     r"""Synchronous SGD that never waits for the `spares` slowest workers.
 
-    A round merges the first :math:`n - b` fresh updates; a later one is dropped and its worker starts afresh.
+    A round merges the first :math:`n - b` fresh updates of n workers; a later one is dropped and its worker starts
+    afresh.
 
     Parameters
     ----------
@@ -35,5 +36,5 @@ def backup(spares: int) -> Strategy:
     >>> tk.chain(tk.backup(1), tk.parameter_server())
     chain(backup(1), parameter_server())
     """
-    whole("spares", spares, 0, "workers")
+    spares = whole("spares", spares, 0, "workers")
     return barrier(lambda progress: progress.count - spares)

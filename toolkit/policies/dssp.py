@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from immutables import Map
 
-from toolkit.core.checks import whole
+from toolkit.core.checks import few, whole
 from toolkit.core.cluster import Cluster
 from toolkit.core.errors import Refused
 from toolkit.core.forecast import best_extra
@@ -32,7 +32,7 @@ def dssp(lower: int, upper: int, capped: bool = True) -> Strategy:
     ----------
     lower : int [updates], >= 0
         :math:`s_L`.
-    upper : int [updates], >= lower
+    upper : int [updates], in lower..100_000
         :math:`s_U`.
     capped : bool
         True: r is at most ``upper`` minus the worker's lead, so that the lead stays bounded, as the convergence
@@ -42,7 +42,9 @@ def dssp(lower: int, upper: int, capped: bool = True) -> Strategy:
     Notes
     -----
     ``dssp(s, s)`` is ``ssp(s)``. Under persistent speed differences the capped form cannot beat the rate of BSP;
-    it absorbs jitter.
+    it absorbs jitter. These bounds are leads in iterations over the slowest worker. The staleness of
+    :func:`toolkit.metrics.staleness`, and of `stale_mean` and `stale_max` in a summary, counts the merges between the
+    read and the merge of an update: among n workers at most :math:`(n - 1)(2 s_U + 1)` if capped.
 
     References
     ----------
@@ -54,12 +56,14 @@ def dssp(lower: int, upper: int, capped: bool = True) -> Strategy:
     >>> tk.chain(tk.dssp(lower=3, upper=15), tk.parameter_server(shards=4))
     chain(dssp(3, 15), parameter_server(4))
     """
-    whole("lower", lower, 0, "updates")
-    whole("upper", upper, 0, "updates")
+    lower, upper = whole("lower", lower, 0, "updates"), few("upper", upper, 0, "updates")
     if lower > upper:
         raise Refused(
             f"lower={lower} exceeds upper={upper}. They bound the same lead from below and above. Give lower <= upper."
         )
+
+    if not isinstance(capped, bool):
+        raise Refused(f"capped={capped!r} is neither True nor False. A lead has a bound or none. Give one of the two.")
 
     def init(cluster: Cluster) -> State:
         return Progress(), Map[Worker, int](), Map[Worker, tuple[float, ...]]()  # credit: iterations still granted

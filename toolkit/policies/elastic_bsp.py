@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 from immutables import Map
 
-from toolkit.core.checks import whole
+from toolkit.core.checks import few
 from toolkit.core.forecast import forecast, zipline
 from toolkit.core.messages import Action, Commit, Committed, Finished, Joined, Left, Ready, Release, Worker, message
 from toolkit.core.progress import Progress
@@ -64,7 +64,7 @@ def elastic_bsp(lookahead: int) -> Strategy:
 
     Parameters
     ----------
-    lookahead : int [iterations], >= 1
+    lookahead : int [iterations], in 1..100_000
         :math:`R`, the predicted pushes per worker; it bounds how many iterations workers can differ in a superstep.
 
     References
@@ -77,7 +77,7 @@ def elastic_bsp(lookahead: int) -> Strategy:
     >>> tk.chain(tk.elastic_bsp(lookahead=15), tk.parameter_server())
     chain(elastic_bsp(15), parameter_server())
     """
-    whole("lookahead", lookahead, 1, "iterations")
+    lookahead = few("lookahead", lookahead, 1, "iterations")
 
     def step(state: Superstep, message: Message) -> tuple[Superstep, Sequence[Message]]:
         replies: list[Message] = []

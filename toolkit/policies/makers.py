@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from immutables import Map
 
+from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
 from toolkit.core.messages import Action, Commit, Committed, Finished, Joined, Left, Ready, Release, Worker
 from toolkit.core.progress import Progress
@@ -28,6 +29,7 @@ def gate(may_start: Callable[[Progress, Worker], bool]) -> Strategy:
     >>> tk.gate(lambda progress, worker: progress.lead(worker) <= 3).kind
     'policy'
     """
+    function("may_start", may_start, "progress", "worker")
 
     def step(progress: Progress, message: Message) -> tuple[Progress, Sequence[Message]]:
         if isinstance(message, Ready):
@@ -59,7 +61,7 @@ def barrier(quorum: Callable[[Progress], int]) -> Strategy:
     Parameters
     ----------
     quorum : Progress -> int [updates]
-        At least 1 is taken.
+        Less than 1 counts as 1.
 
     Examples
     --------
@@ -67,6 +69,7 @@ def barrier(quorum: Callable[[Progress], int]) -> Strategy:
     >>> tk.barrier(lambda progress: progress.count // 2 + 1).kind
     'policy'
     """
+    function("quorum", quorum, "progress")
 
     def init(cluster: Cluster) -> State:
         return Progress(), Map[Worker, bool](), False

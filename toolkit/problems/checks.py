@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -9,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from toolkit.core.errors import Refused
 from toolkit.data.sources import Source, targets
-from toolkit.kernels.training import Task, per_row
+from toolkit.kernels.training import LossError, Measure, Task, per_row
 from toolkit.kernels.vector import Vector
 
 # Rows whose shapes are traced: a number that no other axis is likely to have by chance.
 PROBE = 97
 
 
-class ProblemError(ValueError):
+class ProblemError(Refused):
     """A model, a loss and data that do not fit together."""
 
 
@@ -30,6 +33,33 @@ class Checked(Task, Protocol):
     def test(self) -> Source: ...
     @property
     def batch(self) -> int: ...
+
+
+def form(batch: object, metrics: object, blocks: object, reduction: object) -> None:
+    """Refuse the parts of a problem that are not what they are called."""
+    if not isinstance(batch, int | np.integer) or isinstance(batch, bool) or batch < 1:
+        raise ProblemError(
+            f"The batch is {batch!r}. A step reads whole rows, at least one. Use a whole number from 1 on."
+        )
+    if reduction not in ("mean", "sum"):
+        raise ProblemError(
+            f"The reduction is {reduction!r}. The loss of a batch is the mean or the sum over its rows. "
+            f'Use "mean" or "sum".'
+        )
+    if not isinstance(metrics, Mapping) or not all(isinstance(n, str) and callable(f) for n, f in metrics.items()):
+        raise ProblemError(
+            f"The metrics are {metrics!r}. Each is a function of outputs and targets and goes by a name. "
+            f'Give a mapping such as {{"accuracy": accuracy}}.'
+        )
+    if "loss" in metrics:
+        raise ProblemError(
+            'A metric is called "loss". The loss is always measured under this name. Give the metric another name.'
+        )
+    if isinstance(blocks, str) or not isinstance(blocks, Sequence) or not all(isinstance(name, str) for name in blocks):
+        raise ProblemError(
+            f"The blocks are {blocks!r}. A block is an attribute of the model and goes by its name. "
+            f'Give the names in forward order, such as ("body", "head").'
+        )
 
 
 def check(problem: Checked) -> None:
@@ -84,14 +114,18 @@ def _fit(problem: Checked, outputs: jax.ShapeDtypeStruct, y: np.ndarray, name: s
     y = y.astype(outputs.dtype) if np.issubdtype(y.dtype, np.floating) else y
     for measure, what in ((problem.loss, "loss"), *((f, name) for name, f in problem.metrics.items())):
         try:
-            values = jax.eval_shape(measure, outputs, y)
+            jax.eval_shape(partial(_measured, measure, what), outputs, y)
+        except LossError:
+            raise
         except Exception as reason:  # whatever a user's function raises, it is the loss that does not fit
             raise ProblemError(
                 f"The {what} fails on outputs of shape {outputs.shape} and {name} targets of shape {y.shape} "
                 f"({y.dtype}): {reason}. The model's output does not fit the labels. Change one of them."
             ) from reason
-        if what != "loss" or values.ndim:
-            per_row(values, len(y), what)
+
+
+def _measured(measure: Measure, what: str, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+    return per_row(measure(outputs, targets), len(targets), what)
 
 
 def _labels(table: Source, classes: int, name: str) -> None:

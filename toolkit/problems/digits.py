@@ -21,6 +21,8 @@ SIZES = (64, 32, 10)
 def digits(seed: int = 0, batch: int = 32, model: str = "mlp") -> Problem:
     """Recognise 1,797 handwritten digits, a fifth of them held out for testing.
 
+    Inputs [rows, 64] are pixels of 8x8 images, from 0 to 1; labels are 0 to 9.
+
     Parameters
     ----------
     seed : int
@@ -28,7 +30,7 @@ def digits(seed: int = 0, batch: int = 32, model: str = "mlp") -> Problem:
     batch : int [rows], >= 1
         Rows per step and worker.
     model : {"mlp", "logistic"}
-        One hidden layer of 32, split into two blocks; or softmax regression.
+        One hidden layer of 32 units, split into two blocks; or softmax regression.
 
     References
     ----------
@@ -36,7 +38,9 @@ def digits(seed: int = 0, batch: int = 32, model: str = "mlp") -> Problem:
 
     Examples
     --------
-    >>> digits().train.rows, digits().test.rows
+    >>> import toolkit as tk
+    >>> problem = tk.problems.digits()
+    >>> problem.train.rows, problem.test.rows
     (1437, 360)
     """
     build: Callable[..., nnx.Module]

@@ -30,6 +30,8 @@ MODELS = ("cnn", "resnet8", "resnet20", "resnet50", "resnet110")
 def images(which: str = "fashion", model: str = "cnn", batch: int = 32, data_dir: str | Path | None = None) -> Problem:
     """Classify small images with a convolutional network.
 
+    Inputs [rows, height, width, channels] are pixels from 0 to 1: 28x28x1, or 32x32x3 of CIFAR.
+
     Parameters
     ----------
     which : {"fashion", "fashion_complete", "cifar10", "cifar100"}
@@ -48,7 +50,8 @@ def images(which: str = "fashion", model: str = "cnn", batch: int = 32, data_dir
 
     Examples
     --------
-    >>> images(batch=64)
+    >>> import toolkit as tk
+    >>> tk.problems.images(batch=64)
     images(which='fashion', model='cnn', batch=64)
     """
     if which not in SETS:

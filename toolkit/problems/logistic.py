@@ -16,7 +16,8 @@ from toolkit.problems.problem import Problem, deferred
 def logistic(dim: int = 20, rows: int = 1024, classes: int = 2, seed: int = 0, batch: int = 16) -> Problem:
     r"""Softmax regression: normal inputs x, labels drawn from :math:`\mathrm{softmax}(Wx)`.
 
-    W is hidden. A quarter as many rows are for testing.
+    W is hidden, its elements normal with the standard deviation :math:`2 / \sqrt{dim}`. A quarter as many rows are for
+    testing.
 
     Parameters
     ----------
@@ -33,7 +34,8 @@ def logistic(dim: int = 20, rows: int = 1024, classes: int = 2, seed: int = 0, b
 
     Examples
     --------
-    >>> logistic(dim=5, rows=40).test.rows
+    >>> import toolkit as tk
+    >>> tk.problems.logistic(dim=5, rows=40).test.rows
     10
     """
     if dim < 1 or rows < 4 or classes < 2:

@@ -13,7 +13,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from toolkit.data.sources import Rows, Source, source, targets
-from toolkit.problems.checks import ProblemError, check
+from toolkit.problems.checks import check, form
 
 Measure: TypeAlias = Callable[[Any, Any], jax.Array]
 Load: TypeAlias = Callable[..., tuple[Source, Source]]
@@ -46,8 +46,8 @@ class Problem:
 
     Examples
     --------
-    >>> from toolkit.problems.digits import digits
-    >>> digits(batch=16)
+    >>> import toolkit as tk
+    >>> tk.problems.digits(batch=16)
     digits(seed=0, batch=16, model='mlp')
     """
 
@@ -62,19 +62,9 @@ class Problem:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch, int | np.integer) or self.batch < 1:
-            raise ProblemError(
-                f"The batch is {self.batch!r}. A step reads whole rows, at least one. Use a whole number from 1 on."
-            )
-        if self.reduction not in ("mean", "sum"):
-            raise ProblemError(
-                f"The reduction is {self.reduction!r}. The loss of a batch is the mean or the sum over its rows. "
-                f'Use "mean" or "sum".'
-            )
-        if "loss" in self.metrics:
-            raise ProblemError(
-                'A metric is called "loss". The loss is always measured under this name. Give the metric another name.'
-            )
+        form(self.batch, self.metrics, self.blocks, self.reduction)
+        object.__setattr__(self, "metrics", dict(self.metrics))
+        object.__setattr__(self, "blocks", tuple(self.blocks))
 
     def __repr__(self) -> str:
         return self.name
@@ -167,13 +157,29 @@ def problem(
 
     Examples
     --------
+    >>> import numpy as np
     >>> import optax
-    >>> x, y = np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0])
-    >>> cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-    >>> problem(lambda rngs: nnx.Linear(4, 3, rngs=rngs), cross_entropy, train=(x, y), test=(x, y), batch=2)
-    problem(batch=2)
+    >>> from flax import nnx
+    >>> import toolkit as tk
+    >>> class Net(nnx.Module):
+    ...     def __init__(self, rngs):
+    ...         self.hidden = nnx.Linear(2, 8, rngs=rngs)
+    ...         self.scores = nnx.Linear(8, 3, rngs=rngs)
+    ...     def __call__(self, x):
+    ...         return self.scores(nnx.relu(self.hidden(x)))
+    >>> x = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
+    >>> y = (x > 0).sum(axis=1)  # classes 0, 1 and 2
+    >>> loss = optax.softmax_cross_entropy_with_integer_labels
+    >>> mine = tk.problem(Net, loss, train=(x[:80], y[:80]), test=(x[80:], y[80:]), batch=8, name="mine")
+    >>> mine
+    mine(batch=8)
+    >>> run = tk.train(mine, tk.chain(tk.ssp(3), tk.parameter_server()), optimizer="sgd(0.1)",
+    ...                on=tk.Simulator(4), until=tk.updates(5), progress=False, name="SSP")
+    >>> run
+    Run('SSP', chain(ssp(3), parameter_server()), 2 s virtual time, 5 updates, finished)
     """
     call = f"{name}(batch={batch})"
-    made = Problem(call, model, loss, source(train), source(test), batch, dict(metrics or {}), tuple(blocks), reduction)
+    measures = {} if metrics is None else metrics
+    made = Problem(call, model, loss, source(train), source(test), batch, measures, blocks, reduction)  # type: ignore[arg-type]
     check(made)
     return made

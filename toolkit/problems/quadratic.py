@@ -32,7 +32,8 @@ def quadratic(
     r"""Find the centre of noisy points: a quadratic with a known optimum.
 
     The loss is the mean of :math:`\frac12 \sum_j a_j (w_j - t_{ij})^2` over the rows `i`. The optimum
-    :math:`w^* = \frac1n \sum_i t_i` is given by :func:`optimum`. Training and test rows are the same, so that the
+    :math:`w^* = \frac1n \sum_i t_i` is computed by ``toolkit.problems.quadratic.optimum``. Learning starts at
+    :math:`w = 0`, and the centre is drawn from a standard normal. Training and test rows are the same, so that the
     measured loss is the objective.
 
     Parameters
@@ -44,7 +45,7 @@ def quadratic(
     noise : float, >= 0
         Their standard deviation; 0 makes every gradient exact.
     condition : float, >= 1
-        Greatest curvature :math:`a_j` over the least; the greatest is 1.
+        Greatest curvature :math:`a_j` over the least; the greatest is 1, the others follow in equal ratios.
     seed : int
         Of the points.
     batch : int [rows], >= 1
@@ -52,7 +53,9 @@ def quadratic(
 
     Examples
     --------
-    >>> problem = quadratic(dim=3, rows=16, noise=0.5)
+    >>> import toolkit as tk
+    >>> from toolkit.problems.quadratic import optimum
+    >>> problem = tk.problems.quadratic(dim=3, rows=16, noise=0.5)
     >>> optimum(problem).shape
     (3,)
     """

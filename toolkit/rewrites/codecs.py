@@ -99,12 +99,11 @@ def top_k(fraction: float) -> Codec:
 
     Examples
     --------
-    >>> from toolkit.rewrites.codecs import top_k
-    >>> top_k(0.01), top_k(0.01).nbytes(1_000_000)
+    >>> import toolkit as tk
+    >>> tk.top_k(0.01), tk.top_k(0.01).nbytes(1_000_000)
     (top_k(0.01), 80000)
     """
-    share("fraction", fraction)
-    return Codec("top_k", (float(fraction),))
+    return Codec("top_k", (float(share("fraction", fraction)),))
 
 
 @named
@@ -127,13 +126,11 @@ def random_k(fraction: float, seed: int = 0) -> Codec:
 
     Examples
     --------
-    >>> from toolkit.rewrites.codecs import random_k
-    >>> random_k(0.01), random_k(0.01).linear, random_k(0.01).nbytes(1000)
+    >>> import toolkit as tk
+    >>> tk.random_k(0.01), tk.random_k(0.01).linear, tk.random_k(0.01).nbytes(1000)
     (random_k(0.01, 0), True, 40)
     """
-    share("fraction", fraction)
-    seeding(seed)
-    return Codec("random_k", (float(fraction), int(seed)))
+    return Codec("random_k", (float(share("fraction", fraction)), seeding(seed)))
 
 
 @named
@@ -149,8 +146,8 @@ def sign() -> Codec:
 
     Examples
     --------
-    >>> from toolkit.rewrites.codecs import sign
-    >>> sign(), sign().nbytes(1000)
+    >>> import toolkit as tk
+    >>> tk.sign(), tk.sign().nbytes(1000)
     (sign(), 129)
     """
     return Codec("sign")
@@ -175,22 +172,21 @@ def qsgd(levels: int) -> Codec:
 
     Examples
     --------
-    >>> from toolkit.rewrites.codecs import qsgd
-    >>> qsgd(15), qsgd(15).nbytes(1000)
+    >>> import toolkit as tk
+    >>> tk.qsgd(15), tk.qsgd(15).nbytes(1000)
     (qsgd(15), 1004)
     """
-    whole("levels", levels, 1, "levels", most=127)
-    return Codec("qsgd", (int(levels),))
+    return Codec("qsgd", (whole("levels", levels, 1, "levels", most=127, why="A level travels in one byte"),))
 
 
 @named
 def power_sgd(rank: int, basis: str = "own") -> Codec:
     r"""Send the factors of a low-rank approximation (PowerSGD).
 
-    The span is laid out as a near-square matrix M. With its ``"own"`` basis a worker does one power iteration from its
-    last Q: :math:`P = \mathrm{orth}(M Q)`, :math:`Q = M^T P`, sends both, and M is restored as :math:`P Q^T`. With a
-    ``"shared"`` basis Q is orthonormal and drawn alike by all, and only M Q travels: this is linear, but finds no
-    dominant directions.
+    Each part of an update is laid out as a near-square matrix M. With its ``"own"`` basis a worker does one power
+    iteration from its last Q: :math:`P = \mathrm{orth}(M Q)`, :math:`Q = M^T P`, sends both, and M is restored as
+    :math:`P Q^T`. With a ``"shared"`` basis Q is orthonormal and drawn alike by all, and only M Q travels: this is
+    linear, but finds no dominant directions.
 
     Parameters
     ----------
@@ -204,16 +200,16 @@ def power_sgd(rank: int, basis: str = "own") -> Codec:
 
     Examples
     --------
-    >>> from toolkit.rewrites.codecs import power_sgd
-    >>> power_sgd(2), power_sgd(2).nbytes(1_000_000), power_sgd(2, basis="shared").linear
+    >>> import toolkit as tk
+    >>> tk.power_sgd(2), tk.power_sgd(2).nbytes(1_000_000), tk.power_sgd(2, basis="shared").linear
     (power_sgd(2, 'own'), 16000, True)
     """
-    whole("rank", rank, 1, "columns")
+    rank = whole("rank", rank, 1, "columns")
     if basis not in ("own", "shared"):
         raise Refused(
             f"basis={basis!r} is unknown. A basis is kept by each worker or drawn alike by all. Use 'own' or 'shared'."
         )
-    return Codec("power_sgd", (int(rank), basis))
+    return Codec("power_sgd", (rank, str(basis)))
 
 
 @named
@@ -224,8 +220,8 @@ def fp16() -> Codec:
 
     Examples
     --------
-    >>> from toolkit.rewrites.codecs import fp16
-    >>> fp16(), fp16().linear, fp16().nbytes(1000)
+    >>> import toolkit as tk
+    >>> tk.fp16(), tk.fp16().linear, tk.fp16().nbytes(1000)
     (fp16(), True, 2000)
     """
     return Codec("fp16")

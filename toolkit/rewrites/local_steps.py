@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.core.checks import whole
+from toolkit.core.checks import few
 from toolkit.core.messages import Apply, Compute, Measured
 from toolkit.core.strategy import Message, State, Strategy, named, strategy
 
@@ -25,7 +25,7 @@ class adacomm:
 
     Parameters
     ----------
-    first : int [steps], >= 1
+    first : int [steps], in 1..100_000
         :math:`\tau_0`.
 
     References
@@ -42,7 +42,7 @@ class adacomm:
     first: int
 
     def __post_init__(self) -> None:
-        whole("first", self.first, 1, "steps")
+        object.__setattr__(self, "first", few("first", self.first, 1, "steps"))
 
     def __repr__(self) -> str:
         return f"adacomm({self.first})"
@@ -65,7 +65,7 @@ def local_steps(count: int | adacomm) -> Strategy:
 
     Parameters
     ----------
-    count : int [steps], >= 1, or adacomm
+    count : int [steps], in 1..100_000, or adacomm
         1 with plain SGD is the exchange of gradients; so it is with momentum, which is linear. With Adam it differs,
         since each worker scales by its own second moments.
 
@@ -80,7 +80,7 @@ def local_steps(count: int | adacomm) -> Strategy:
     chain(bsp(), all_reduce(ring), local_steps(8))
     """
     if not isinstance(count, adacomm):
-        whole("count", count, 1, "steps")
+        count = few("count", count, 1, "steps")
 
     def step(losses: State, message: Message) -> tuple[State, Sequence[Message]]:
         match message:

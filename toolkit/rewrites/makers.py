@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
 from toolkit.core.messages import Event, Key, Keys, Task
 from toolkit.core.strategy import Message, State, Strategy, keys
@@ -33,6 +34,9 @@ def rewrite(change: Callable[..., Sequence[Task]], init: Callable[[Cluster], Sta
     >>> doubled.kind
     'rewrite'
     """
+    function("change", change, *(("constant", "task") if init else ("task",)))
+    if init:
+        function("init", init, "cluster")
 
     def start(cluster: Cluster) -> State:
         return (init(cluster) if init else None), {}

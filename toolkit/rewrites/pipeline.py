@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from toolkit.core.checks import whole
+from toolkit.core.checks import few
 from toolkit.core.cluster import Cluster, Home
 from toolkit.core.errors import Refused
 from toolkit.core.layout import overlap
@@ -46,9 +46,9 @@ def pipeline(stages: int, microbatches: int = 1) -> Strategy:
 
     Parameters
     ----------
-    stages : int, >= 1
+    stages : int, in 1..100_000
         At most the number of blocks of the model.
-    microbatches : int, >= 1
+    microbatches : int, in 1..100_000
         Of sizes that differ by at most one row; the gradient is the weighted sum over them. Batch-norm statistics are
         those of a microbatch.
 
@@ -62,8 +62,7 @@ def pipeline(stages: int, microbatches: int = 1) -> Strategy:
     >>> tk.chain(tk.bsp(), tk.parameter_server(), tk.pipeline(stages=2, microbatches=4))
     chain(bsp(), parameter_server(), pipeline(2, 4))
     """
-    whole("stages", stages, 1, "stages")
-    whole("microbatches", microbatches, 1, "microbatches")
+    stages, microbatches = few("stages", stages, 1, "stages"), few("microbatches", microbatches, 1, "microbatches")
 
     def places(cluster: Cluster, homes: Homes) -> Homes:
         spans = cluster.layout.stages(stages)

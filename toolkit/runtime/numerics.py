@@ -8,7 +8,21 @@ from typing import Any, NamedTuple
 
 from toolkit.core.conditions import Condition
 from toolkit.core.errors import Refused
-from toolkit.core.messages import Apply, Chunk, Evaluate, Event, Key, Left, Measured, Mix, PlaceName, Reduce, Send, Task
+from toolkit.core.messages import (
+    Apply,
+    Chunk,
+    Committed,
+    Evaluate,
+    Event,
+    Key,
+    Left,
+    Measured,
+    Mix,
+    PlaceName,
+    Reduce,
+    Send,
+    Task,
+)
 from toolkit.core.strategy import Strategy
 from toolkit.core.tally import Tally
 from toolkit.exchanges.schedules import hops
@@ -37,11 +51,11 @@ def run(
         if time.monotonic() - said[0] < PACE:
             return True
         said[0] = time.monotonic()
-        return say((tally, list(outcome.metrics)))
+        return say((tally, metrics(drive.measured)))
 
     trace = Trace()
     drive = Drive(strategy, setup.cluster, Recorder(trace), until, watch)
-    begin(drive, places, outcome)
+    begin(drive, places)
     try:
         simulator.run(drive, places)
     except Exception as error:
@@ -51,7 +65,7 @@ def run(
     return outcome
 
 
-def begin(drive: Drive, places: Places, outcome: Outcome) -> None:
+def begin(drive: Drive, places: Places) -> None:
     """Measure the initial model and tell the strategy."""
     for name, value in places.measure(None, places.initial()).items():
         event = Measured(name, value, -1, 0.0)
@@ -111,7 +125,8 @@ def replay(
 
     The tasks follow from the events, the order from the stamps; no array comes from the record.
     """
-    tasks = {task.key: task for task in asked(strategy, setup, events)}
+    replies = list(asked(strategy, setup, events))
+    tasks = {reply.key: reply for reply in replies if isinstance(reply, Task)}
     places = Places(setup, setup.cluster.homes)
     queues: dict[PlaceName, list[Effect]] = {}
     for kind, key, place, peer, reads, writes in stamps:
@@ -134,7 +149,8 @@ def replay(
             values[effect.key, source] = places.read(effect.place, task)
         else:
             places.write(effect.place, task, values.pop((effect.key, source), None))
-    outcome = Outcome(settings=describe(), events=events)
+    merges = sum(isinstance(reply, Committed) for reply in replies)
+    outcome = Outcome(settings=describe(), events=events, tally=Tally(updates=merges))
     outcome.params, outcome.local = places.assemble(model(places, events))
     return outcome
 
@@ -144,8 +160,8 @@ def late(task: Task, rounds: int) -> bool:
     return isinstance(task, (Apply, Mix)) and (task.round or 0) >= rounds
 
 
-def asked(strategy: Strategy, setup: Setup, events: list[Event]) -> Iterator[Task]:
-    """Every task that a strategy answers these events with."""
+def asked(strategy: Strategy, setup: Setup, events: list[Event]) -> Iterator[Task | Committed]:
+    """Every task and every merge that a strategy answers these events with."""
     state = strategy.init(setup.cluster)
     for event in events:
         state, replies = strategy.step(state, event)
@@ -153,7 +169,7 @@ def asked(strategy: Strategy, setup: Setup, events: list[Event]) -> Iterator[Tas
             if isinstance(reply, Reduce):
                 yield reply
                 yield from (chunk(reply, number) for number in range(len(hops(reply.schedule, len(reply.group))[1])))
-            elif isinstance(reply, Task):
+            elif isinstance(reply, (Task, Committed)):
                 yield reply
 
 

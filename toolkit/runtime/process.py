@@ -16,20 +16,37 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import IO, Any, TypeVar
 
 import cloudpickle
 
-from toolkit.core.errors import Lost
+from toolkit.core.errors import Lost, Refused
 from toolkit.runtime.settings import environment
 
 T = TypeVar("T")
 
+#: Seconds between two signs of life, and without any after which a process counts as lost.
+SIGN, SILENCE = 2.0, 60.0
+
 _HEADER = struct.Struct("<Q")
 _children: list[Child] = []
 _guard = threading.Lock()
+
+
+def dumped(value: Any) -> bytes:
+    """A value as bytes, for another process."""
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as error:  # pickling calls code of all kinds
+        raise Refused(
+            f"Something in the problem, the optimizer or the strategy cannot be sent: {type(error).__name__}: {error}. "
+            f"Another process computes, and locks, open files and generators stay where they are. Make such a thing "
+            f"inside the function that needs it."
+        ) from error
+    return data
 
 
 def _put(stream: IO[bytes], data: bytes) -> None:
@@ -64,29 +81,42 @@ class Child:
     def call(self, function: Callable[..., T], arguments: tuple[Any, ...], heard: Callable[[Any], bool]) -> T:
         """Run ``function(*arguments, say)`` there; `heard` takes what it says and answers False to stop it."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        job = cloudpickle.dumps((sys.path, cloudpickle.dumps((function, arguments))))
+        job = cloudpickle.dumps((sys.path, dumped((function, arguments))))
+        over, self._silent = threading.Event(), 0
+        threading.Thread(target=self._watch, args=(over,), name="toolkit-watch", daemon=True).start()
         try:
             _put(self.process.stdin, job)
             while True:
                 kind, value = pickle.loads(_get(self.process.stdout))
-                if kind != "said":
+                self._silent = 0
+                if kind in ("done", "failed"):
                     break
-                if not heard(value):
+                if kind == "said" and not heard(value):
                     _put(self.process.stdin, b"stop")
         except (EOFError, BrokenPipeError):
             raise Lost(
                 f"The process that computes ended with code {self.process.wait()} in the middle of a run. It was "
-                f"killed or ran out of memory. Look at its last words above, or give it less to hold."
+                f"killed, ran out of memory, or gave no sign for {SILENCE:g} s. Look at its last words above, or give "
+                f"it less to hold."
             ) from None
         except BaseException:  # it is still at work, and nobody listens any more
             self.close()
             raise
+        finally:
+            over.set()
         if kind == "failed":
             error, trace = value
             error.add_note(trace)
             raise error
         result: T = value
         return result
+
+    def _watch(self, over: threading.Event) -> None:
+        """End it if it gives no sign for long; time in which this process stood still itself does not count."""
+        while not over.wait(1.0):
+            self._silent += 1
+            if self._silent > SILENCE:
+                self.process.kill()
 
     def close(self) -> None:
         """End it."""
@@ -133,7 +163,16 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which ends this if need be
     jobs: queue.Queue[bytes] = queue.Queue()
-    stop = threading.Event()
+    stop, busy, turn = threading.Event(), threading.Event(), threading.Lock()
+
+    def put(data: bytes) -> None:
+        with turn:
+            _put(sink, data)
+
+    def live() -> None:
+        while busy.wait():
+            put(pickle.dumps(("alive", None)))
+            time.sleep(SIGN)
 
     def listen() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -146,14 +185,18 @@ def main() -> None:
         os._exit(0)  # the parent is gone
 
     def say(value: Any) -> bool:
-        _put(sink, cloudpickle.dumps(("said", value)))
+        put(cloudpickle.dumps(("said", value)))
         return not stop.is_set()
 
     threading.Thread(target=listen, daemon=True).start()
+    threading.Thread(target=live, daemon=True).start()
     while True:
         data = jobs.get()
         stop.clear()
-        _put(sink, answer(data, say))
+        busy.set()
+        said = answer(data, say)
+        busy.clear()
+        put(said)
 
 
 def answer(data: bytes, say: Callable[[Any], bool]) -> bytes:
@@ -165,12 +208,12 @@ def answer(data: bytes, say: Callable[[Any], bool]) -> bytes:
         function, arguments = pickle.loads(job)
         said = cloudpickle.dumps(("done", function(*arguments, say)))
     except BaseException as error:
-        trace = "".join(traceback.format_exception(error))
+        trace, plain = "".join(traceback.format_exception(error)), RuntimeError(f"{type(error).__name__}: {error}")
         try:
-            said = cloudpickle.dumps(("failed", (error, trace)))
+            said = cloudpickle.dumps(("failed", (error if isinstance(error, Exception) else plain, trace)))
             pickle.loads(said)
         except Exception:  # an error that does not travel
-            said = cloudpickle.dumps(("failed", (RuntimeError(f"{type(error).__name__}: {error}"), trace)))
+            said = cloudpickle.dumps(("failed", (plain, trace)))
     return said
 
 

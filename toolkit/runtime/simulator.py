@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from toolkit.core.checks import whole
-from toolkit.core.cluster import Cluster
+from toolkit.core.checks import amount, few, native, seeding, whole
+from toolkit.core.cluster import Cluster, placement
 from toolkit.core.errors import Overdue, Refused
 from toolkit.core.layout import Layout, Piece
 from toolkit.core.messages import PlaceName, Worker
 from toolkit.runtime.costs import Costs
 from toolkit.runtime.drive import Drive
 from toolkit.runtime.engine import Data, Engine
-from toolkit.runtime.timing import Link, Links, StepTime, constant
+from toolkit.runtime.timing import Link, Links, StepTime, constant, step_time
+
+
+def changes(name: str, given: Any) -> tuple[tuple[float, Worker], ...]:
+    """Changes of membership; refuse what is not a list of times and workers, each worker once."""
+    pairs = native(given)
+    try:
+        plain = [(amount("time", time, "seconds"), whole("worker", worker, 0, "workers")) for time, worker in pairs]
+        fits = len({worker for _, worker in plain}) == len(plain)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise Refused(
+            f"{name}={given!r} are not times and workers. Membership changes at a time from 0 s on, and a worker comes "
+            f"and goes once. Give pairs such as (6.0, 2)."
+        )
+    return tuple(plain)
 
 
 @dataclass(frozen=True)
@@ -25,9 +43,10 @@ class Simulator:
 
     Parameters
     ----------
-    workers : int, >= 1
+    workers : int, in 1..100_000
     step : step time [s], or float [s]
-        :func:`constant`, :func:`lognormal`, :func:`exponential`, :func:`recorded`, :func:`slowed`.
+        :func:`constant`, :func:`lognormal`, :func:`exponential`, :func:`recorded`, :func:`slowed`; or a function of
+        your own, (worker, number of its step, time [s], seed) -> [s].
     link : Link or Links
         Between hosts; within a host messages take no time.
     apply : float [s], >= 0
@@ -35,10 +54,10 @@ class Simulator:
     nbytes : float [byte], >= 0
         Size of the model when only time is simulated.
     hosts : {place: host}, optional
-        Places that share a host, for example ``{"s0": 1}`` or ``{1: 0}``.
+        Places that share a host, for example ``{"s0": 1}`` or ``{1: 0}``. One that a strategy does not have is refused.
     joins, leaves : list of (time [s], worker)
         A worker number from `workers` on joins; one that leaves stops computing, a shard beside it stays.
-    seed : int
+    seed : int, 0 to 2**64 - 1
 
     Examples
     --------
@@ -60,25 +79,33 @@ class Simulator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        whole("workers", self.workers, 1, "workers")
-        if isinstance(self.step, (int, float)):
-            object.__setattr__(self, "step", constant(self.step))
-        for name in ("apply", "nbytes"):
-            if not getattr(self, name) >= 0:
-                raise Refused(
-                    f"{name}={getattr(self, name)!r} is below zero. Nothing takes or weighs less than nothing. "
-                    f"Give 0 or more."
-                )
-        for time, worker in (*self.joins, *self.leaves):
-            if not time >= 0 or worker < 0:
-                raise Refused(
-                    f"({time!r}, {worker!r}) is not a time and a worker. Membership changes at a time from 0 s on. "
-                    f"Give pairs such as (6.0, 2)."
-                )
+        plain = {
+            "workers": few("workers", self.workers, 1, "workers"),
+            "step": step_time(self.step),
+            "apply": amount("apply", self.apply, "seconds"),
+            "nbytes": amount("nbytes", self.nbytes, "bytes"),
+            "hosts": None if self.hosts is None else placement(self.hosts),
+            "joins": changes("joins", self.joins),
+            "leaves": changes("leaves", self.leaves),
+            "seed": seeding(self.seed),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        if not isinstance(self.link, (Link, Links)):
+            raise Refused(
+                f"link={self.link!r} is no link. Messages need a latency and a bandwidth. "
+                f"Give one such as Link(1e-4, 1e9), or Links."
+            )
         if clash := {worker for _, worker in self.joins} & set(range(self.workers)):
             raise Refused(
                 f"The workers {sorted(clash)} join a cluster in which they are from the start. "
                 f"A number is used once. Number newcomers from {self.workers} on."
+            )
+        comes = dict.fromkeys(range(self.workers), 0.0) | {worker: time for time, worker in self.joins}
+        if strange := [worker for time, worker in self.leaves if comes.get(worker, math.inf) > time]:
+            raise Refused(
+                f"The workers {strange} leave a cluster in which they are not by then. Who leaves was there from the "
+                f"start or has joined. Let them join before, or number them from 0 to {self.workers - 1}."
             )
 
     def describe(

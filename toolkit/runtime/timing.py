@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from statistics import NormalDist
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from toolkit.core.checks import positive
+from toolkit.core.checks import amount, function, native, positive, whole
 from toolkit.core.draws import uniform
 from toolkit.core.errors import Refused
 from toolkit.core.messages import PlaceName, Worker
 
 _NORMAL = NormalDist()
+#: Log-normal times with a larger spread leave the range of floats.
+_SIGMA: Final = 50
 
 
 class StepTime(Protocol):
@@ -27,17 +30,26 @@ class StepTime(Protocol):
         ...
 
 
+def step_time(given: StepTime | float) -> StepTime:
+    """A number is the constant step time; refuse what is neither that nor a function of worker, step, time, seed."""
+    if isinstance(native(given), Real):
+        return constant(given)  # type: ignore[arg-type]
+    function("step", given, "worker", "index", "now", "seed")
+    return given  # type: ignore[return-value]
+
+
 def each(values: Sequence[float] | None, worker: Worker) -> float:
     """The value of a worker; workers past the end of the list start over; 1 without a list."""
     return 1.0 if values is None else values[worker % len(values)]
 
 
-def _checked(name: str, values: Sequence[float], unit: str) -> tuple[float, ...]:
-    if not len(values):
+def _checked(name: str, given: Any, unit: str) -> tuple[float, ...]:
+    values = native(given)
+    if not isinstance(values, (list, tuple)):
+        values = [values]
+    if not values:
         raise Refused(f"{name} was given no value. Each worker needs one. Give one number, or one for each worker.")
-    for value in values:
-        positive(name, value, unit)
-    return tuple(float(value) for value in values)
+    return tuple(float(positive(name, value, unit)) for value in values)
 
 
 @dataclass(frozen=True)
@@ -59,8 +71,7 @@ class constant:
     seconds: float | Sequence[float]
 
     def __post_init__(self) -> None:
-        values = self.seconds if isinstance(self.seconds, Sequence) else (self.seconds,)
-        object.__setattr__(self, "seconds", _checked("constant", values, "seconds"))
+        object.__setattr__(self, "seconds", _checked("constant", self.seconds, "seconds"))
 
     def __call__(self, worker: Worker, index: int, now: float, seed: int) -> float:
         return each(self.seconds, worker)  # type: ignore[arg-type]
@@ -75,7 +86,7 @@ class lognormal:
     Parameters
     ----------
     median : float [s], > 0
-    sigma : float, >= 0
+    sigma : float, in 0..50
         0 is constant.
     speeds : list of float, optional
         Factor on the time of each worker; 2 is half as fast.
@@ -92,12 +103,8 @@ class lognormal:
     speeds: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        positive("median", self.median, "seconds")
-        if not 0 <= self.sigma < math.inf:
-            raise Refused(
-                f"sigma={self.sigma!r} is not a spread. The logarithm has a standard deviation from 0 on. "
-                f"Give sigma >= 0."
-            )
+        object.__setattr__(self, "median", positive("median", self.median, "seconds"))
+        object.__setattr__(self, "sigma", amount("sigma", self.sigma, "standard deviations", most=_SIGMA))
         if self.speeds is not None:
             object.__setattr__(self, "speeds", _checked("speeds", self.speeds, "times the common step time"))
 
@@ -129,7 +136,7 @@ class exponential:
     speeds: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        positive("mean", self.mean, "seconds")
+        object.__setattr__(self, "mean", positive("mean", self.mean, "seconds"))
         if self.speeds is not None:
             object.__setattr__(self, "speeds", _checked("speeds", self.speeds, "times the common step time"))
 
@@ -158,7 +165,15 @@ class recorded:
     seconds: Mapping[Worker, Sequence[float]]
 
     def __post_init__(self) -> None:
-        values = {int(w): _checked(f"recorded[{w}]", times, "seconds") for w, times in self.seconds.items()}
+        if not isinstance(self.seconds, Mapping) or not self.seconds:
+            raise Refused(
+                f"recorded was given {self.seconds!r}, no times of workers. Each worker has its own. "
+                f"Give a mapping such as {{0: [0.1, 0.3], 1: [0.2]}}."
+            )
+        values = {
+            whole("worker", w, 0, "workers"): _checked(f"recorded[{w}]", times, "seconds")
+            for w, times in self.seconds.items()
+        }
         object.__setattr__(self, "seconds", values)
 
     def __call__(self, worker: Worker, index: int, now: float, seed: int) -> float:
@@ -177,12 +192,12 @@ class slowed:
 
     Parameters
     ----------
-    step : step time
+    step : step time, or float [s]
         Of the undisturbed cluster.
     worker : int
     factor : float, > 0
         On the time of a step that begins in ``[start, stop)``.
-    start, stop : float [s]
+    start, stop : float [s], 0 <= start < stop
 
     Examples
     --------
@@ -192,18 +207,31 @@ class slowed:
     (1.0, 3.0, 1.0)
     """
 
-    step: StepTime
+    step: StepTime | float
     worker: Worker
     factor: float
     start: float = 0.0
     stop: float = math.inf
 
     def __post_init__(self) -> None:
-        positive("factor", self.factor, "times the undisturbed step time")
+        plain = {
+            "step": step_time(self.step),
+            "worker": whole("worker", self.worker, 0, "workers"),
+            "factor": positive("factor", self.factor, "times the undisturbed step time"),
+            "start": amount("start", self.start, "seconds"),
+            "stop": positive("stop", self.stop, "seconds", infinite=True),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        if self.start >= self.stop:
+            raise Refused(
+                f"The window from start={self.start!r} to stop={self.stop!r} is empty. No step could begin in it. "
+                f"Give start < stop."
+            )
 
     def __call__(self, worker: Worker, index: int, now: float, seed: int) -> float:
         slow = worker == self.worker and self.start <= now < self.stop
-        return self.step(worker, index, now, seed) * (self.factor if slow else 1.0)
+        return self.step(worker, index, now, seed) * (self.factor if slow else 1.0)  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
@@ -230,16 +258,9 @@ class Link:
     bandwidth: float = math.inf
 
     def __post_init__(self) -> None:
-        if not 0 <= self.latency < math.inf:
-            raise Refused(
-                f"latency={self.latency!r} is not a time from 0 s on. A message cannot arrive before it is sent. "
-                f"Give latency >= 0."
-            )
-        if not self.bandwidth > 0:
-            raise Refused(
-                f"bandwidth={self.bandwidth!r} is not positive. Nothing would ever arrive. "
-                f"Give bytes per second above zero."
-            )
+        bandwidth = positive("bandwidth", self.bandwidth, "bytes per second", infinite=True)
+        object.__setattr__(self, "latency", amount("latency", self.latency, "seconds"))
+        object.__setattr__(self, "bandwidth", bandwidth)
 
 
 @dataclass(frozen=True)
@@ -260,6 +281,16 @@ class Links:
 
     default: Link
     pairs: Mapping[tuple[PlaceName, PlaceName], Link]
+
+    def __post_init__(self) -> None:
+        pairs = native([*self.pairs.items()]) if isinstance(self.pairs, Mapping) else [(self.pairs, None)]
+        fits = all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(link, Link) for pair, link in pairs)
+        if not fits or not isinstance(self.default, Link):
+            raise Refused(
+                f"Links({self.default!r}, {self.pairs!r}) are no links. Each pair of hosts has its own or the default. "
+                f"Write for example Links(Link(1e-4, 1e9), {{(0, 1): Link(1e-2, 1e6)}})."
+            )
+        object.__setattr__(self, "pairs", dict(pairs))
 
     def between(self, source: PlaceName, target: PlaceName) -> Link:
         """The link from one host to another."""

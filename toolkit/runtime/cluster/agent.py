@@ -139,8 +139,7 @@ def leave() -> None:
     os._exit(0)
 
 
-def card(dask_worker: DaskWorker) -> dict[str, Any]:
-    """The card of the agent beside a Dask worker, for ``client.run``."""
-    agent = dask_worker.plugins[NAME]
-    assert isinstance(agent, Agent)
-    return agent.card()
+def card(dask_worker: DaskWorker) -> dict[str, Any] | None:
+    """The card of the agent beside a Dask worker, if there is one; for ``client.run``."""
+    agent = dask_worker.plugins.get(NAME)
+    return agent.card() if isinstance(agent, Agent) else None

@@ -9,13 +9,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 from distributed import Client
 from distributed.deploy.cluster import Cluster as DaskCluster
 
 from toolkit.core.checks import positive, whole
-from toolkit.core.cluster import Cluster, hosts
+from toolkit.core.cluster import Cluster, hosts, placement
 from toolkit.core.errors import Lost, Refused
 from toolkit.core.messages import COORDINATOR, PlaceName, Worker
 from toolkit.core.strategy import NAMES
@@ -78,22 +79,27 @@ class Dask:
 
     def __post_init__(self) -> None:
         if self.workers is not None:
-            whole("workers", self.workers, 1, "workers")
-        for name in ("pace", "deadline"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name), "seconds")
+            self.workers = whole("workers", self.workers, 1, "workers")
+        positive("deadline", self.deadline, "seconds")
+        if self.pace is not None:
+            positive("pace", self.pace, "seconds")
+        if not isinstance(self.slowdown, Mapping | None):
+            raise Refused(
+                f"slowdown={self.slowdown!r} is no mapping. It says by how much some workers are slower. "
+                f"Give one such as {{2: 2.0}}."
+            )
+        if self.hosts is not None:
+            self.hosts = placement(self.hosts)
         for worker, factor in (self.slowdown or {}).items():
             positive(f"slowdown[{worker!r}]", factor, "times the step")
-            if (
-                isinstance(worker, bool)
-                or not isinstance(worker, int)
-                or worker < 0
-                or worker >= (self.workers or sys.maxsize)
-            ):
+            number = isinstance(worker, Integral) and not isinstance(worker, bool)
+            if not number or not 0 <= worker < (self.workers or sys.maxsize):
                 raise Refused(
                     f"slowdown names the worker {worker!r} of {self.workers or 'an unknown number of'} workers. A slow "
                     f"worker must take part. Use numbers from 0 to one less than the workers."
                 )
+        if self.slowdown is not None:
+            self.slowdown = {int(worker): float(factor) for worker, factor in self.slowdown.items()}
         if not (self.cluster is None or isinstance(self.cluster, (Client, DaskCluster, str))):
             raise Refused(
                 f"Dask was given {self.cluster!r}, a {type(self.cluster).__name__}. Processes are reached through a "
@@ -178,13 +184,20 @@ class Dask:
     @contextlib.contextmanager
     def kept(self) -> Iterator[Dask]:
         """Stay connected, and keep processes that were started for a run, until the end of the block."""
-        self._kept += 1
+        with self._guard:
+            self._kept += 1
         try:
             yield self
         finally:
-            self._kept -= 1
-            if not self._kept:
-                self.close()
+            with self._guard:
+                self._kept -= 1
+                if not self._kept:
+                    self.close()
+
+    @property
+    def brief(self) -> bool:
+        """Whether processes that were started here end with the run under way: no block keeps them."""
+        return self.cluster is None and self._kept < 2
 
     def ping(self, nbytes: int = 4_000_000, repeats: int = 20) -> Link:
         """The link between two processes, measured: half a round trip, and the bytes per second beyond it.
@@ -216,7 +229,8 @@ class Dask:
 
     def close(self) -> None:
         """Disconnect, and end the processes that were started here."""
-        client, owned, self._client, self._owned = self._client, self._owned, None, None
+        with self._guard:
+            client, owned, self._client, self._owned = self._client, self._owned, None, None
         if client is not None and client is not self.cluster:
             client.close()
         if owned is not None:

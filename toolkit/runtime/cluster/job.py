@@ -20,6 +20,7 @@ from toolkit.core.messages import PlaceName, Worker
 from toolkit.core.strategy import NAMES, Strategy
 from toolkit.exchanges.schedules import SCHEDULES
 from toolkit.place import Setup
+from toolkit.runtime.process import dumped
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ def own(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., 
 def pack(value: Any) -> bytes:
     """A value as bytes; code that is not installed travels with it."""
     with by_value(loose()):
-        data: bytes = cloudpickle.dumps(value)
-    return data
+        return dumped(value)
 
 
 def unpack(data: bytes | memoryview) -> Any:

@@ -184,7 +184,7 @@ class Leader:
         measure = partial(self.agent.lanes[0].run, measured)
         coordinator = Coordinator(homes, job.hosts, recorder, post, measure, job.on_loss, job.deadline)
         drive = Drive(job.strategy, job.setup.cluster, recorder, job.until, lambda tally: not self._stopped)
-        numerics.begin(drive, places, self.outcome)
+        numerics.begin(drive, places)
         self._drive = drive
         return coordinator, drive
 

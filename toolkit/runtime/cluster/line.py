@@ -75,10 +75,20 @@ class Line:
         answer = self._ask("keep")
         return jobs.unpack(answer["job"]), jobs.unpack(answer["keep"])
 
-    def watch(self, told: Callable[[Message], None]) -> None:
-        """Let `told` hear how far the run has come, and ask for its outcome."""
+    def watch(self, told: Callable[[Message], None], deadline: float) -> None:
+        """Let `told` hear how far the run has come, and wait for its outcome while the leader gives a sign in time."""
         self._client.subscribe_topic(topic(self._run), lambda event: told(event[1]))
-        self.outcome = self._call(self._channel.ask("wait", run=self._run))
+        self.outcome = self._call(self._wait(deadline))
+
+    async def _wait(self, deadline: float) -> Message:
+        outcome = asyncio.ensure_future(self._channel.ask("wait", run=self._run))
+        while not (await asyncio.wait([outcome], timeout=deadline / 2))[0]:
+            try:
+                await self._channel.ask("ping", deadline / 2)
+            except TimeoutError:
+                outcome.cancel()
+                raise ConnectionError(f"it gave no sign within {deadline:g} s") from None
+        return outcome.result()
 
     def stop(self) -> None:
         """End the run; returns when nothing of it is performed any more."""

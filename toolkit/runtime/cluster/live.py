@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-import time
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
 from toolkit.core.errors import Lost, Refused
 from toolkit.core.messages import COORDINATOR, PlaceName
 from toolkit.core.tally import Tally
-from toolkit.progress import Progress
 from toolkit.runtime.cluster import job as jobs
 from toolkit.runtime.cluster.channel import Message
 from toolkit.runtime.cluster.line import Line
+from toolkit.runtime.handle import Handle
+from toolkit.runtime.outcome import Outcome
 
-T = TypeVar("T")
-
-#: Seconds between two looks at the keyboard while waiting.
-LOOK = 0.2
+#: How a handle says that it hears no more.
+ENDED, LEFT = "ended", "left to itself"
 
 
-class Live:
+class Live(Handle):
     """A run under way on a cluster.
 
     Made by :func:`toolkit.start`; :func:`attach` finds one again.
@@ -37,7 +34,8 @@ class Live:
     tally : Tally
         How far it has come, as last heard.
     status : str
-        ``"starting"``, ``"waiting for the run ..."``, ``"preparing"``, ``"running"`` or ``"ended"``.
+        ``"starting"``, ``"waiting for the run ..."``, ``"preparing"``, ``"running"``, ``"ended"`` or, after
+        :meth:`detach`, ``"left to itself"``.
 
     Examples
     --------
@@ -55,10 +53,9 @@ class Live:
         stack: contextlib.ExitStack,
         progress: bool = False,
     ) -> None:
-        self.name, self.tally, self.status = job.title, Tally(), "starting"
+        super().__init__(job.title, job.until, progress, "starting")
         self._measured: list[tuple[float, int, int, str, float]] = []
         self._on, self._job, self._finish, self._stack = on, job, finish, stack
-        self._bar = Progress(job.title, total=100, unit="%") if progress else None
         self._line: futures.Future[Line] = futures.Future()
         threading.Thread(target=self._begin, args=(reach,), name="toolkit-start", daemon=True).start()
 
@@ -66,15 +63,20 @@ class Live:
         """Reach the leader, which may take seconds: processes are started for it."""
         try:
             line = reach()
-            line.watch(self._told)
+            line.watch(self._told, self._job.deadline)
         except BaseException as error:
-            self._end()
+            self._close()
             self._line.set_exception(error)
         else:
             self._line.set_result(line)
 
-    def __repr__(self) -> str:
-        return f"Live({self.name!r}, {self.status}, {self.tally.time:.4g} s, {self.tally.updates} updates)"
+    def _told(self, news: Message) -> None:
+        if "tally" in news:
+            self.status = news["status"]
+            self._measured.extend(tuple(row) for row in news["metrics"])
+            self._show(Tally(**news["tally"], metrics=Tally().metrics.update(news["last"])))
+        else:
+            self._say(news["status"])
 
     # -- what a user does ---------------------------------------------------------------------------------------------
 
@@ -84,77 +86,56 @@ class Live:
         return self._line.result().hosts
 
     @property
-    def progress(self) -> dict[str, Any]:
-        """How far it has come: seconds, updates, samples and the latest metrics."""
-        numbers = {"seconds": self.tally.time, "updates": self.tally.updates, "samples": self.tally.samples}
-        return {"status": self.status, **numbers, **self.tally.metrics}
-
-    @property
     def metrics(self) -> pd.DataFrame:
         """What was measured so far: `time` [s], `round`, `samples`, `name`, `value`."""
         return pd.DataFrame(list(self._measured), columns=["time", "round", "samples", "name", "value"])
 
-    def wait(self, timeout: float | None = None) -> Any:
-        """The run, once it has ended; its error is raised, with the run so far in the error's `run`.
-
-        After `timeout` seconds a TimeoutError says that it goes on.
-        """
-        late = time.monotonic() + (math.inf if timeout is None else timeout)
-        try:
-            answer = self._within(late, self._within(late, self._line).outcome)
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-        except (ConnectionError, futures.CancelledError):
-            self._end()
-            raise Lost(
-                f"The process that leads the run {self.name!r} is gone. With it went what was not saved. Look at the "
-                f"log of that worker, and start the run again."
-            ) from None
-        self._end()
-        return self._finish(jobs.unpack(answer["outcome"]), self._on, self._job.recipe)
-
     def stop(self) -> None:
         """End it now, or as soon as it begins; what it has achieved is kept, and :meth:`wait` returns it."""
-        self._line.add_done_callback(lambda line: None if line.exception() else line.result().stop())
+        if self.status not in (ENDED, LEFT):
+            self._line.add_done_callback(lambda line: None if line.exception() else line.result().stop())
 
     def detach(self) -> None:
         """Leave the run to itself, on a cluster that goes on without this process; :func:`attach` finds it again."""
-        self._line.result()
-        self._close(forget=False)
+        if self._on.brief:
+            raise Refused(
+                f"The run {self.name!r} was to be left, on processes that were started for it and end with it here. "
+                f"Nobody could find it again. Wait for it, or start it on the address of a scheduler."
+            )
+        line = self._line.result()
+        super()._close()
+        self.status = LEFT
+        line.close(forget=False)
+        self._stack.close()
 
     # -- within -------------------------------------------------------------------------------------------------------
 
-    def _within(self, late: float, future: futures.Future[T]) -> T:
-        """The result of a future, while interrupts from the keyboard are heard."""
-        while not future.done():
-            if (left := late - time.monotonic()) <= 0:
-                raise TimeoutError(
-                    f"The run {self.name!r} goes on. It was not waited for any longer. Wait again, or stop it."
-                )
-            futures.wait([future], min(LOOK, left))
-        return future.result()
+    def _finished(self, late: float) -> Any:
+        if self.status == LEFT:
+            raise Refused(
+                f"The run {self.name!r} was left to itself. This handle hears of it no more. Find it again by "
+                f"attach(cluster, {self.name!r})."
+            )
+        try:
+            answer = self._within(late, self._within(late, self._line).outcome)
+        except (ConnectionError, futures.CancelledError) as error:
+            if self._line.done() and not self._line.exception():
+                self._line.result().close(forget=False)  # should it come back, the run can be found
+            self._close()
+            raise Lost(
+                f"The process that leads the run {self.name!r} is gone: {error}. With it went what was not saved. Look "
+                f"at the log of that worker, and start the run again."
+            ) from None
+        outcome: Outcome = jobs.unpack(answer["outcome"])
+        if outcome.error is None:
+            self._show(outcome.tally, whole=outcome.status == "finished")
+        self._close()
+        return self._finish(outcome, self._on, self._job.recipe)
 
-    def _told(self, news: Message) -> None:
-        self.status = news["status"]
-        if "tally" not in news:
-            return
-        self._measured.extend(tuple(row) for row in news["metrics"])
-        self.tally = tally = Tally(**news["tally"], metrics=Tally().metrics.update(news["last"]))
-        if self._bar is not None:
-            done = min(1.0, self._job.until.amount(tally))
-            self._bar.update(tally.time, tally.updates, tally.samples, dict(tally.metrics), done)
-
-    def _end(self) -> None:
-        self.status = "ended"
-        self._close(forget=True)
-
-    def _close(self, forget: bool) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+    def _close(self) -> None:
+        super()._close()
         if self._line.done() and not self._line.exception():
-            self._line.result().close(forget)
+            self._line.result().close(forget=True)
         self._stack.close()
 
 
@@ -180,14 +161,17 @@ def attach(client: Any, name: str | None = None) -> Live:
     """
     from toolkit.runtime.cluster.agent import card
     from toolkit.runtime.cluster.dask import Dask
+    from toolkit.runtime.cluster.processes import asked
 
+    if client is None:
+        raise Refused("attach was given None. There is no cluster on which a run could be found. Give its address.")
     on = client if isinstance(client, Dask) else Dask(client)
     with contextlib.ExitStack() as stack:
         stack.enter_context(on.kept())
-        cards = on.client.run(card, on_error="ignore").values()
         found = [
             (c["address"], run, lead["title"])
-            for c in cards
+            for c in asked(on.client, card)[0].values()
+            if c is not None
             for run, lead in c["leads"].items()
             if name in (None, lead["title"])
         ]

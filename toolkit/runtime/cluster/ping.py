@@ -12,6 +12,7 @@ from distributed import Worker as DaskWorker
 from toolkit.core.errors import Refused
 from toolkit.runtime.cluster.agent import NAME, Agent, card
 from toolkit.runtime.cluster.channel import Channel
+from toolkit.runtime.cluster.processes import asked, equipped
 from toolkit.runtime.timing import Link
 
 #: Seconds in which an answer must come.
@@ -38,12 +39,12 @@ async def measure(peer: str, nbytes: int, repeats: int, dask_worker: DaskWorker)
 
 def ping(client: Client, nbytes: int, repeats: int) -> Link:
     """The link from one process of a cluster to another: half a round trip, and the bytes per second beyond it."""
-    client.register_plugin(Agent())
-    cards = client.run(card)
-    if len(cards) < 2:
+    equipped(client)
+    found = {process: known for process, known in asked(client, card)[0].items() if known is not None}
+    if len(found) < 2:
         raise Refused(
-            f"A ping was asked of a cluster of {len(cards)} process. A link has two ends. Start one more Dask worker."
+            f"A ping was asked of a cluster of {len(found)} process. A link has two ends. Start one more Dask worker."
         )
-    here, there = sorted(cards)[:2]
-    empty, full = client.run(measure, cards[there]["address"], nbytes, repeats, workers=[here])[here]
+    here, there = sorted(found)[:2]
+    empty, full = client.run(measure, found[there]["address"], nbytes, repeats, workers=[here])[here]
     return Link(latency=empty / 2, bandwidth=nbytes / max(full - empty, 1e-9))
