@@ -157,6 +157,7 @@ def test_an_update_that_is_not_finite_stops_the_run_and_keeps_it():
     with pytest.raises(Diverged, match=r"worker \d in its iteration \d+ is not finite: .*staleness \d") as found:
         train("chain(asp(), parameter_server())", optimizer="sgd(1e12)", until=tk.updates(500))
     run = found.value.run
+    assert run.status.startswith("stopped: The update of worker")
     assert len(run.trace) > 0
     assert run.events
     assert (run.trace["kind"] == "committed").sum() >= 1

@@ -70,7 +70,7 @@ def known(options: Mapping[str, Any], function: Callable[..., Any], *more: str) 
 
 def expect(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse what is none of the allowed words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         words = " or ".join(repr(word) for word in allowed)
         raise Refused(f"{name}={value!r} is unknown. It chooses between conventions that have names. Use {words}.")
 

@@ -232,6 +232,7 @@ def start(
     'stopped'
     """
     checked(strategy, until)
+    demand("name", name, str, "'BSP'")
     known(options, prepare)
     runnable(on)
     seed = seeding(seed)

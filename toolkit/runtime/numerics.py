@@ -59,7 +59,7 @@ def run(
     try:
         simulator.run(drive, places)
     except Exception as error:
-        outcome.error = error
+        outcome.error, drive.status = error, f"stopped: {error}"
     finish(drive, places, outcome, model(places, drive.log))
     outcome.rows = trace.rows
     return outcome
