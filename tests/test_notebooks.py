@@ -24,7 +24,7 @@ NOTEBOOKS = sorted(
 
 # Parameters with which each notebook runs in seconds. A parameter `folder` is set to a temporary one.
 NOTEBOOK_PARAMETERS: dict[str, dict[str, Any]] = {
-    "notebooks/00_first_run.ipynb": {"seconds": 4.0, "workers": 2, "batch": 8},
+    "notebooks/00_first_run.ipynb": {"seconds": 3.0, "workers": 2, "batch": 8},
     "notebooks/01_stragglers.ipynb": {"seconds": 40.0, "seeds": 2},
 }
 NEED_A_CLUSTER = {"notebooks/00_first_run.ipynb"}

@@ -14,6 +14,7 @@ from flax import nnx
 
 import toolkit as tk
 from toolkit.core.errors import Refused
+from toolkit.runtime.cluster import processes
 
 ONE = tk.chain(tk.bsp(), tk.all_reduce(tk.ring))
 
@@ -51,7 +52,9 @@ def test_a_strategy_is_told_of_its_workers():
 
 
 @pytest.mark.cluster
-def test_an_address_where_nobody_listens_is_refused():
+def test_an_address_where_nobody_listens_is_refused(monkeypatch):
+    assert processes.CONNECT < 15
+    monkeypatch.setattr(processes, "CONNECT", 2.0)
     with pytest.raises(Refused, match=r"No scheduler answered at tcp://127.0.0.1:9 "):
         tk.Dask("tcp://127.0.0.1:9").describe()
 

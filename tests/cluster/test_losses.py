@@ -106,8 +106,9 @@ def test_a_process_that_does_not_answer_is_named(elsewhere, monkeypatch):
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_retired_worker_is_a_lost_one(on, convolution):
-    started = start(convolution, RING, replace(on, workers=3), updates=200)
+    started = start(convolution, RING, replace(on, workers=3), updates=90)
     under_way(started)
     cards = on.client.run(card, on_error="ignore").items()
     on.client.retire_workers([address for address, c in cards if c["address"] == started.hosts[2]])

@@ -133,6 +133,7 @@ def test_a_second_run_waits_for_the_first(on, convolution):
 
 def test_a_second_run_is_refused_at_its_deadline(on, convolution):
     first = tk.start(convolution, RING, optimizer="sgd(0.05)", on=replace(on, pace=30.0), until=tk.updates(8), name="a")
+    begun(first)
     try:
         with pytest.raises(Overdue, match="take part in the run 'a'"):
             train(convolution, RING, replace(on, deadline=1.0), tk.updates(1))
