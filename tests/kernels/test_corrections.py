@@ -101,10 +101,16 @@ def test_double_precision_stays_double(correction: Correction) -> None:
 @pytest.mark.parametrize(
     ("make", "value"),
     [(elastic, 0.0), (elastic, 1.5), (elastic, math.nan), (elastic, True), (elastic, "0.5")]
-    + [(make, value) for make in (scale_by_staleness, delay_compensation) for value in (-0.1, math.inf, math.nan)],
+    + [
+        (make, value)
+        for make in (scale_by_staleness, delay_compensation)
+        for value in (-0.1, math.inf, math.nan, True, "1")
+    ],
 )
 def test_what_is_out_of_range_is_refused_in_three_sentences(make: type, value: object) -> None:
-    with pytest.raises(ValueError, match=r"was given .+\. It is a number .+\. Choose .+\.$"):
+    with pytest.raises(
+        ValueError, match=r"(power|strength|alpha)=.+ (is not|lies outside) .+\. .+\. Give a number .+\.$"
+    ):
         make(value)
 
 

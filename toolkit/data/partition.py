@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.core.checks import amount, positive
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Worker
 from toolkit.data.sampling import DEAL, generator
@@ -156,11 +155,7 @@ def dirichlet(alpha: float) -> Way:
     >>> sorted(np.concatenate([*dealt.values()]).tolist())
     [0, 1, 2, 3, 4, 5]
     """
-    if not _amount(alpha) or not alpha:
-        raise Refused(
-            f"dirichlet got alpha = {alpha!r}. A concentration is a positive number. Use about 0.1 for very unequal "
-            "workers and 100 for nearly equal ones."
-        )
+    alpha = positive("alpha", alpha, "concentrations")
 
     def split(_: int, workers: list[Worker], labels: Labels, rng: np.random.Generator) -> list[Positions]:
         dealt = [
@@ -203,12 +198,12 @@ def by_speed(speeds: Sequence[float]) -> Way:
     >>> {worker: rows.size for worker, rows in dealt.items()}
     {0: 2, 1: 2, 2: 4}
     """
-    if not np.iterable(speeds) or not all(map(_amount, speeds)) or not any(speeds):
+    if isinstance(speeds, str) or not np.iterable(speeds) or not any(map(bool, speeds)):
         raise Refused(
-            f"by_speed got speeds {speeds!r}. A speed is a number of at least 0, and one is positive. "
+            f"by_speed got speeds {speeds!r}. Each worker has one, and some worker moves. "
             f"Pass one speed per worker, such as (1.0, 1.0, 0.5)."
         )
-    known = tuple(map(float, speeds))
+    known = tuple(float(amount("speed", speed, "rows per time")) for speed in speeds)
 
     def split(rows: int, workers: list[Worker], _: Labels, rng: np.random.Generator) -> list[Positions]:
         missing = [worker for worker in workers if not 0 <= worker < len(known)]
@@ -224,11 +219,6 @@ def by_speed(speeds: Sequence[float]) -> Way:
 
 
 WAYS: tuple[Callable[..., Way], ...] = (shuffled, contiguous, by_label, dirichlet, full_copy, by_speed)
-
-
-def _amount(value: object) -> bool:
-    """Whether it is a finite number of at least 0."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max  # type: ignore[operator]
 
 
 def _shares(rows: Positions, weights: NDArray[np.float64]) -> list[Positions]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from toolkit.core.checks import amount, fraction
 from toolkit.core.errors import Refused
 from toolkit.kernels.calls import read_call
 
@@ -83,7 +83,7 @@ def scale_by_staleness(power: float = 1.0) -> Correction:
     >>> tk.scale_by_staleness().fn(g, 4, g, g)
     Array([0.25, 0.25], dtype=float32)
     """
-    power = _number("scale_by_staleness", "power", power, "at least 0 and finite", lambda x: 0 <= x < inf)
+    power = float(amount("power", power, "powers of the staleness"))
     return Correction(f"scale_by_staleness({power})", "server", partial(_scaled, power))
 
 
@@ -110,7 +110,7 @@ def delay_compensation(strength: float = 0.04) -> Correction:
     >>> tk.delay_compensation(0.5).fn(g, 1, pulled, params)
     Array([3.], dtype=float32)
     """
-    strength = _number("delay_compensation", "strength", strength, "at least 0 and finite", lambda x: 0 <= x < inf)
+    strength = float(amount("strength", strength, "times the compensation"))
     return Correction(f"delay_compensation({strength})", "server", partial(_compensated, strength))
 
 
@@ -138,7 +138,7 @@ def elastic(alpha: float) -> Correction:
     >>> tk.elastic(0.25).fn(jnp.zeros(1), 0, centre, replica)
     Array([-0.5], dtype=float32)
     """
-    alpha = _number("elastic", "alpha", alpha, "above 0 and at most 1", lambda x: 0 < x <= 1)
+    alpha = float(fraction("alpha", alpha))
     return Correction(f"elastic({alpha})", "worker", partial(_pull, alpha), keeps_replica=True)
 
 
@@ -157,12 +157,3 @@ def _compensated(strength: float, update: jax.Array, staleness: Any, pulled: jax
 
 def _pull(alpha: float, update: Any, staleness: Any, pulled: jax.Array, params: jax.Array) -> jax.Array:
     return alpha * (pulled - params)
-
-
-def _number(correction: str, what: str, value: float, bounds: str, within: Callable[[float], bool]) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not within(value):
-        raise Refused(
-            f"{correction} was given the {what} {value!r}. It is a number {bounds}. "
-            f"Choose the {what} within these bounds."
-        )
-    return float(value)
