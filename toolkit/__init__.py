@@ -34,7 +34,8 @@ from toolkit.rewrites.pipeline import pipeline
 
 #: What needs arrays, tables or a cluster is imported when it is first asked for: name -> module.
 _LATER = {
-    **dict.fromkeys(("Link", "Links", "constant", "exponential", "lognormal", "recorded", "slowed"), "runtime.timing"),
+    **dict.fromkeys(("Link", "Links"), "runtime.links"),
+    **dict.fromkeys(("constant", "exponential", "lognormal", "recorded", "slowed"), "runtime.timing"),
     "Simulator": "runtime.simulator",
     **dict.fromkeys(("simulate", "train", "compare", "start"), "training"),
     "cite": "core.citations",

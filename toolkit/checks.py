@@ -14,8 +14,8 @@ from toolkit.core.strategy import Strategy
 from toolkit.kernels.corrections import Correction
 from toolkit.place import Setup
 from toolkit.problems.problem import Problem
+from toolkit.runtime.links import Link
 from toolkit.runtime.simulator import Simulator
-from toolkit.runtime.timing import Link
 
 
 def checked(strategy: Strategy, until: Condition) -> None:

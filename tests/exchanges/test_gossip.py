@@ -21,7 +21,8 @@ from toolkit.exchanges.topologies import complete_neighbours, random_peer, ring_
 from toolkit.policies.asp import asp
 from toolkit.policies.bsp import bsp
 from toolkit.policies.ssp import ssp
-from toolkit.runtime.timing import Link, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import lognormal
 
 TOPOLOGIES = (ring_neighbours, torus_neighbours, complete_neighbours, random_peer)
 

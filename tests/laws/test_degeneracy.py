@@ -26,7 +26,8 @@ from toolkit.rewrites.codecs import fp16
 from toolkit.rewrites.compress import compress
 from toolkit.rewrites.local_steps import local_steps
 from toolkit.rewrites.pipeline import pipeline
-from toolkit.runtime.timing import Link, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import lognormal
 
 FIELDS = {"step": lognormal(1.0, 0.5), "link": Link(0.01, 1e4), "nbytes": 400, "apply": 0.02, "seed": 11}
 EQUAL = [

@@ -24,7 +24,8 @@ from toolkit.policies.elastic_bsp import elastic_bsp
 from toolkit.policies.ssp import ssp
 from toolkit.policies.switch import switch
 from toolkit.rewrites.pipeline import pipeline
-from toolkit.runtime.timing import Link, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import lognormal
 
 BUDGET = 5
 FIELDS = {"step": lognormal(1.0, 0.2), "link": Link(0.01, 1e4), "nbytes": 400, "apply": 0.05, "seed": 4}

@@ -24,7 +24,8 @@ from toolkit.policies.ssp import ssp
 from toolkit.rewrites.codecs import top_k
 from toolkit.rewrites.compress import compress
 from toolkit.rewrites.local_steps import local_steps
-from toolkit.runtime.timing import Link, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import lognormal
 
 POLICIES = (bsp(), backup(1), asp(), ssp(3), dssp(2, 8), elastic_bsp(4))
 EXCHANGES = (parameter_server(2), all_reduce(ring), all_gather(), gossip(ring_neighbours))

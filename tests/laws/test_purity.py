@@ -31,7 +31,8 @@ from toolkit.rewrites.evaluation import evaluation
 from toolkit.rewrites.forward_only import forward_only
 from toolkit.rewrites.local_steps import adacomm, local_steps
 from toolkit.rewrites.pipeline import pipeline
-from toolkit.runtime.timing import Link, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import lognormal
 from toolkit.trace import write_parquet
 
 CHAINS = [

@@ -19,7 +19,8 @@ from toolkit.policies.dssp import dssp
 from toolkit.policies.elastic_bsp import elastic_bsp
 from toolkit.policies.ssp import ssp
 from toolkit.rewrites.pipeline import pipeline
-from toolkit.runtime.timing import Link, constant, exponential, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import constant, exponential, lognormal
 
 ALPHA, BANDWIDTH = 1e-3, 1e6
 

@@ -15,7 +15,8 @@ from toolkit.exchanges.parameter_server import parameter_server
 from toolkit.exchanges.topologies import random_peer
 from toolkit.policies.dssp import dssp
 from toolkit.policies.ssp import ssp
-from toolkit.runtime.timing import Link, constant, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import constant, lognormal
 
 UNEVEN = {
     "until": seconds(150),

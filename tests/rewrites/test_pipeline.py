@@ -28,7 +28,8 @@ from toolkit.rewrites.deal import deal
 from toolkit.rewrites.forward_only import forward_only
 from toolkit.rewrites.local_steps import local_steps
 from toolkit.rewrites.pipeline import pipeline
-from toolkit.runtime.timing import Link, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import lognormal
 
 LAYOUT = Layout((Piece("a", 30, "one"), Piece("b", 10, "two"), Piece("c", 25, "three"), Piece("d", 35, "four")))
 STAGES = {"0": (0, 30), "1": (30, 65), "2": (65, 100)}

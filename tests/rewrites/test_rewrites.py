@@ -26,7 +26,8 @@ from toolkit.rewrites.deal import deal
 from toolkit.rewrites.evaluation import evaluation
 from toolkit.rewrites.forward_only import forward_only
 from toolkit.rewrites.local_steps import adacomm, local_steps
-from toolkit.runtime.timing import Link, lognormal
+from toolkit.runtime.links import Link
+from toolkit.runtime.timing import lognormal
 from toolkit.runtime.wire import span_nbytes
 
 LINEAR = [fp16(), random_k(0.1), power_sgd(1, "shared")]

@@ -23,8 +23,9 @@ from toolkit.policies.ssp import ssp
 from toolkit.rewrites.pipeline import pipeline
 from toolkit.runtime.collective import chunk, incoming, orders
 from toolkit.runtime.joins import Joins, unite
+from toolkit.runtime.links import Link, Links
 from toolkit.runtime.simulator import Simulator
-from toolkit.runtime.timing import Link, Links, lognormal
+from toolkit.runtime.timing import lognormal
 
 BUSY = {"step": lognormal(1.0, 0.4), "link": Link(0.01, 2e3), "nbytes": 400, "apply": 0.05, "seed": 30}
 CHAINS = [

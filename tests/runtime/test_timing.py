@@ -8,7 +8,8 @@ from statistics import mean, median, pstdev
 import pytest
 
 from toolkit.core.errors import Refused
-from toolkit.runtime.timing import Link, Links, constant, exponential, lognormal, recorded, slowed
+from toolkit.runtime.links import Link, Links
+from toolkit.runtime.timing import constant, exponential, lognormal, recorded, slowed
 
 DRAWN = [lognormal(0.5, 0.4), exponential(2.0), lognormal(1.0, 0.3, speeds=[1, 2])]
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from toolkit.core.cluster import Cluster, hosts
 from toolkit.core.layout import cuts
 from toolkit.core.messages import Apply, Chunk, Compute, PlaceName, Send, Stage, Task, Worker
-from toolkit.runtime.timing import Link, Links, StepTime
+from toolkit.runtime.links import Link, Links
+from toolkit.runtime.timing import StepTime
 from toolkit.runtime.wire import chunk_nbytes, send_nbytes
 
 #: The part of a step that its forward pass takes; the backward pass computes two gradients of the same cost.

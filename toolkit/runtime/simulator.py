@@ -15,7 +15,8 @@ from toolkit.core.messages import PlaceName, Worker
 from toolkit.runtime.costs import Costs
 from toolkit.runtime.drive import Drive
 from toolkit.runtime.engine import Data, Engine
-from toolkit.runtime.timing import Link, Links, StepTime, constant, step_time
+from toolkit.runtime.links import Link, Links
+from toolkit.runtime.timing import StepTime, constant, step_time
 
 
 def changes(name: str, given: Any) -> tuple[tuple[float, Worker], ...]:

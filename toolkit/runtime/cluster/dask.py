@@ -28,7 +28,7 @@ from toolkit.runtime.cluster.live import Live
 from toolkit.runtime.cluster.local import Local
 from toolkit.runtime.cluster.ping import ping
 from toolkit.runtime.cluster.processes import address, cards, connected, warn_if_crowded
-from toolkit.runtime.timing import Link
+from toolkit.runtime.links import Link
 
 #: How often a run is started anew when a process it was given has just died.
 TRIES = 3

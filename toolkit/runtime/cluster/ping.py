@@ -13,7 +13,7 @@ from toolkit.core.errors import Refused
 from toolkit.runtime.cluster.agent import NAME, Agent, card
 from toolkit.runtime.cluster.channel import Channel
 from toolkit.runtime.cluster.processes import asked, equipped
-from toolkit.runtime.timing import Link
+from toolkit.runtime.links import Link
 
 #: Seconds in which an answer must come.
 ANSWER = 10.0
