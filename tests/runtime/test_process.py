@@ -192,9 +192,9 @@ def running(pid: int) -> bool:
 
 def test_one_that_stands_still_is_lost(monkeypatch):
     """It gives signs while it works long, and none once it is frozen."""
-    monkeypatch.setattr(process, "SILENCE", 4.0)
-    assert process.call(slow, 8.0) == "done"
-    with pytest.raises(Lost, match="gave no sign for 4 s"):
+    monkeypatch.setattr(process, "SILENCE", 3.0)
+    assert process.call(slow, 5.0) == "done"
+    with pytest.raises(Lost, match="gave no sign for 3 s"):
         process.call(freeze)
 
 
