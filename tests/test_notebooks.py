@@ -26,8 +26,9 @@ NOTEBOOKS = sorted(
 NOTEBOOK_PARAMETERS: dict[str, dict[str, Any]] = {
     "notebooks/00_first_run.ipynb": {"seconds": 3.0, "workers": 2, "batch": 8},
     "notebooks/01_stragglers.ipynb": {"seconds": 40.0, "seeds": 2},
+    "notebooks/09_from_simulator_to_cluster.ipynb": {"workers": 4, "epochs": 0.25},
 }
-NEED_A_CLUSTER = {"notebooks/00_first_run.ipynb"}
+NEED_A_CLUSTER = {"notebooks/00_first_run.ipynb", "notebooks/09_from_simulator_to_cluster.ipynb"}
 
 
 def code(cell: nbformat.NotebookNode) -> ast.Module:

@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -198,6 +199,17 @@ def test_what_was_foretold_exactly_lies_on_the_line(runs: Runs) -> None:
     assert all(dots.get_facecolor().size == 0 for dots in ax.collections)
     with pytest.raises(ValueError, match="paired"):
         predicted(real, bsp("other", (1.0,)))
+
+
+def test_the_bar_of_a_tolerance_meets_the_line_if_the_prediction_is_within(runs: Runs) -> None:
+    name = "uneven"
+    real = Runs({name: bsp(name, (1.0, 2.5), measured=True)})
+    foretold, found = (each[name].facts()["seconds"] for each in (runs, real))
+    ax = predicted(real, runs, "seconds", tolerance={name: 0.5, "other": 9.0})
+    (bar,) = [lines for lines in ax.collections if isinstance(lines, LineCollection)]
+    np.testing.assert_allclose(bar.get_segments(), [[(foretold, found - 0.5), (foretold, found + 0.5)]])
+    assert ax.get_ylim()[1] > found + 0.5
+    assert any("tolerance" in text.get_text() for text in ax.texts)
 
 
 def test_what_cannot_be_drawn_is_refused(runs: Runs) -> None:

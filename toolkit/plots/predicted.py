@@ -31,6 +31,7 @@ def predicted(
     virtual: Run | Mapping[str, Run],
     quantity: str = "iterations_per_second",
     ax: Axes | None = None,
+    tolerance: Mapping[str, float] | None = None,
 ) -> Axes:
     """One point per strategy: a quantity as predicted in virtual time and as measured.
 
@@ -45,6 +46,9 @@ def predicted(
         ``"seconds"``, ``"waiting"``, ``"stale_mean"``, ``"sent"``, ``"loss"`` or ``"accuracy"``.
     ax : Axes, optional
         Draw here; by default on a figure of its own.
+    tolerance : {name: float}, optional
+        How far a prediction may be from what was measured, in units of the quantity. It is drawn as a bar around the
+        measured value, which meets the dashed line if the prediction is within it.
 
     Returns
     -------
@@ -69,16 +73,21 @@ def predicted(
         )
     paired = Runs({name: measured[name] for name in names})
     points = {name: (virtual[name].facts()[quantity], run.facts()[quantity]) for name, run in paired.items()}
-    largest = float(np.nanmax([*points.values()], initial=0.0)) * 1.08 or 1.0
+    allowed = {name: (tolerance or {}).get(name, 0.0) for name in names}
+    ends = [(foretold, real + allowed[name]) for name, (foretold, real) in points.items()]
+    largest = float(np.nanmax(ends, initial=0.0)) * 1.08 or 1.0
     ax.plot([0.0, largest], [0.0, largest], color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     dots = [
         ax.scatter(*points[name], s=64, marker=marker, facecolor="none", edgecolor=colour, linewidth=1.8, label=name)
         for marker, (name, colour) in zip(cycle(MARKERS), colours(paired).items(), strict=False)
     ]
+    for name, colour in colours(paired).items():
+        if allowed[name]:
+            ax.errorbar(*points[name], yerr=allowed[name], color=colour, linewidth=1.2, capsize=4, zorder=1)
     label = QUANTITIES[quantity]
     dress(
         ax, paired, "predicted against measured", f"{label}\nvirtual time", f"{label}\nmeasured", grid="both",
-        note="on the dashed line both agree", entries=dots,
+        note=f"on the dashed line both agree{'; bars: tolerance' if tolerance else ''}", entries=dots,
     )  # fmt: skip
     ax.set_xlim(0.0, largest)
     ax.set_ylim(0.0, largest)
