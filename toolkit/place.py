@@ -205,12 +205,17 @@ class Places:
                 return merges.mix(place, task)
             case Send():
                 return travel.sent(self, place, task)
-            case Chunk(of=key, start=start, stop=stop, count=count):
+            case Chunk():
                 # Sums are added to in place, perhaps before this has left.
-                return tuple(values[merges.chunk(len(values), count, start, stop)].copy() for values in place.sums[key])
+                return tuple(values.copy() for values in self.lent(name, task))
             case Evaluate():
                 return (place.params, place.local, np.array([place.rows]))
         raise TypeError(f"{task} cannot be read at {name}. No place holds that. Perform tasks of the vocabulary.")
+
+    def lent(self, name: PlaceName, task: Chunk) -> Value:
+        """What a hop takes from a sum, for whoever copies it at once."""
+        sums = self.at(name).sums[task.of]
+        return tuple(values[merges.chunk(len(values), task.count, task.start, task.stop)] for values in sums)
 
     def write(self, name: PlaceName, task: Task, value: Any) -> None:
         """Leave what a task made or brought at a place."""
@@ -222,10 +227,9 @@ class Places:
                 travel.arrived(self, place, task, value)
             case Reduce():
                 place.sums = {task.key: merges.own_part(self, place, task)}
-            case Chunk(of=key, start=start, stop=stop, count=count, adds=adds):
-                for values, piece in zip(place.sums[key], value, strict=True):
-                    here = merges.chunk(len(values), count, start, stop)
-                    values[here] = values[here] + piece if adds else piece
+            case Chunk(adds=adds):
+                for here, piece in zip(self.lent(name, task), value, strict=True):
+                    np.add(here, piece, out=here) if adds else np.copyto(here, piece)
 
     def facts(self, task: Task, value: Any) -> Facts:
         """What is reported of a computation."""
