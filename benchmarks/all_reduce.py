@@ -11,7 +11,9 @@ import toolkit as tk
 from benchmarks.agents import Agents, flat
 from benchmarks.gloo import Gloo
 from benchmarks.measuring import Result, compared, in_turns, middle
-from toolkit.core.messages import Reduce
+from toolkit.core.messages import Reduce, Task
+from toolkit.core.strategy import keys
+from toolkit.exchanges.all_reduce import parts
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
@@ -21,7 +23,7 @@ SHARED = {64 * KIB: 1.0, MIB: 1.0, 4 * MIB: 1.5, 16 * MIB: 1.5, 64 * MIB: 1.5}
 DASK = {64 * KIB: 1 / 3}
 
 
-def rounds(nbytes: int) -> int:
+def repeats(nbytes: int) -> int:
     """All-reduces in one turn."""
     return 100 if nbytes <= MIB else 30 if nbytes <= 16 * MIB else 8
 
@@ -59,33 +61,49 @@ class Rounds:
     def __init__(self, agents: Agents) -> None:
         self._agents, self._number = agents, 0
 
-    def seconds(self, rounds: int, asked: bool = False) -> np.ndarray:
+    def seconds(self, count: int, asked: bool = False, bucket: float | None = None) -> np.ndarray:
         """From the end of one to the end of the next, at the later agent; if `asked`, each waits for a message."""
-        tasks: list[Reduce] = []
-        group, span = self._agents.cluster.workers, self._agents.cluster.layout.whole
-        for _ in range(rounds + 1):
+        rounds: list[list[Task]] = []
+        group, layout = self._agents.cluster.workers, self._agents.cluster.layout
+        for _ in range(count + 1):
             self._number += 1
-            after = (tasks[-1].key,) if tasks else ()
-            tasks.append(Reduce(("reduce", self._number), group, "ring", span, (1.0, 1.0), after=after, round=1))
+            rounds.append(
+                [
+                    Reduce(
+                        ("reduce", self._number, *k),
+                        group,
+                        "ring",
+                        part,
+                        (1.0, 1.0),
+                        after=keys(rounds[-1]) if rounds else (),
+                        round=self._number,
+                    )
+                    for k, part in parts(layout, bucket)
+                ]
+            )
+        tasks = [task for sums in rounds for task in sums]
         rows: list[tuple[Any, ...]] = []
-        for batch in [[task] for task in tasks] if asked else [tasks]:
+        for batch in rounds if asked else [tasks]:
             rows += self._agents.perform(batch, 2 * len(batch))
-        return np.diff([max(row[3][2] for row in rows if row[1] == task.key) for task in tasks])
+        ends: dict[int, float] = {}
+        for _, key, _, times, *_ in rows:
+            ends[key[1]] = max(ends.get(key[1], 0.0), times[2])
+        return np.diff([ends[task[0].key[1]] for task in rounds])
 
 
 def over(agents: Agents, nbytes: int, way: str, torch: Gloo, jax: Gloo) -> Iterator[Result]:
     """The rows of one size."""
-    repeats = rounds(nbytes)
+    count = repeats(nbytes)
 
     def ours(asked: bool) -> Callable[[], float]:
-        return lambda: nbytes / middle(reduces.seconds(repeats, asked)) / 1e9
+        return lambda: nbytes / middle(rounds.seconds(count, asked)) / 1e9
 
     def rival(gloo: Gloo) -> Callable[[], float]:
-        return lambda: nbytes / middle(gloo.all_reduce(nbytes, repeats)) / 1e9
+        return lambda: nbytes / middle(gloo.all_reduce(nbytes, count)) / 1e9
 
     case, targets = f"all-reduce, {name(nbytes)}, {way}", SHARED if way == "shared memory" else DASK
     with agents.holding(flat(nbytes), tk.chain(tk.bsp(), tk.all_reduce(tk.ring))):
-        reduces = Rounds(agents)
+        rounds = Rounds(agents)
         pairs = in_turns(ours(False), rival(torch))
         yield compared(f"{case}, against torch gloo", pairs, "GB/s", targets.get(nbytes), less=False)
         if way == "shared memory":
