@@ -19,12 +19,12 @@ from toolkit.core.cluster import hosts
 from toolkit.core.messages import COORDINATOR, Compute, PlaceName, Task, Ticket
 from toolkit.core.plain import plain
 from toolkit.prepare import prepare
-from toolkit.runtime.cluster.agent import NAME
+from toolkit.runtime.cluster.agent import NAME, card
 from toolkit.runtime.cluster.channel import Message, blob
 from toolkit.runtime.cluster.crew import Crew
 from toolkit.runtime.cluster.job import Job, pack
 from toolkit.runtime.cluster.pending import concerned
-from toolkit.runtime.cluster.processes import cards
+from toolkit.runtime.cluster.processes import asked, cards
 
 #: Seconds for whatever is waited for.
 PATIENCE = 120.0
@@ -85,7 +85,9 @@ class Agents:
         self.names = [host for host in dict.fromkeys(where.values()) if host != COORDINATOR]
         self.hosts = where
         found = cards(self.on.client, len(self.names), self.on._owned)
-        addresses = {host: card["address"] for host, card in zip(self.names, found, strict=True)}
+        addresses = {host: one["address"] for host, one in zip(self.names, found, strict=True)}
+        known = {one["address"]: process for process, one in asked(self.on.client, card)[0].items() if one is not None}
+        self.processes = {host: known[address] for host, address in addresses.items()}
         self._call(self._begin(job, addresses))
         try:
             first = [Compute(("compute", w, 0), w, tickets=(Ticket(0, 0, 4),)) for w in self.cluster.workers]
