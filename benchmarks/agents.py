@@ -24,7 +24,7 @@ from toolkit.runtime.cluster.channel import Message, blob
 from toolkit.runtime.cluster.crew import Crew
 from toolkit.runtime.cluster.job import Job, pack
 from toolkit.runtime.cluster.pending import concerned
-from toolkit.runtime.cluster.processes import asked, cards
+from toolkit.runtime.cluster.processes import asked, cards, equipped
 
 #: Seconds for whatever is waited for.
 PATIENCE = 120.0
@@ -73,6 +73,7 @@ class Agents:
         def shut(dask_worker: Any) -> None:
             dask_worker.loop.add_callback(dask_worker.plugins[NAME].listener._door.close)
 
+        equipped(self.on.client)
         self.on.client.run(shut)
 
     @contextlib.contextmanager
