@@ -46,6 +46,10 @@ LAYERS: dict[str, tuple[str, str]] = {
     "replaying": ("core kernels problems prepare recording runtime trace run", "jax pandas"),
     "started": ("prepare recording runtime runtime.handle run", ""),
     "training": ("core checks problems prepare recording replaying started runtime runtime.handle trace run runs", ""),
+    "calibration": (
+        "core checks exchanges policies prepare problems runtime runtime.cluster training",
+        "numpy pandas",
+    ),
     "plots": ("+ intervals metrics run runs", "seaborn matplotlib pandas numpy"),
 }
 # Packages that are shown as ``tk.models``, ``tk.plots``, ``tk.problems``: their package files import what these hold.

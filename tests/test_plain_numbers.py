@@ -82,6 +82,7 @@ def test_a_strategy_of_ones_own_receives_plain_numbers(monkeypatch):
         ),
         lambda i, f: tk.Simulator(2, step=tk.slowed(i(1), i(1), f(2.0), f(0.5), f(4.5))),
         lambda i, f: tk.Simulator(2, step=tk.recorded({i(0): [f(0.5)], i(1): [i(1)]})),
+        lambda i, f: tk.Simulator(2, step=tk.empirical({i(0): [f(0.5)], i(1): [i(1)]}), control=f(0.25)),
         lambda i, f: tk.Simulator(2, step=tk.lognormal(f(0.5), f(0.25), [i(1), i(2)])),
         lambda i, f: tk.Simulator(2, step=tk.exponential(f(0.5), np.array([1, 2]) if i is WHOLE else [1, 2])),
     ],

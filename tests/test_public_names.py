@@ -19,7 +19,7 @@ from flax import nnx
 ROOT = Path(__file__).parents[1]
 
 # Their examples need a cluster; they are run by the tests of the runtime.
-NEED_A_CLUSTER = {"attach"}
+NEED_A_CLUSTER = {"attach", "calibrate"}
 
 
 def public() -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,7 @@ from toolkit.rewrites.pipeline import pipeline
 #: What needs arrays, tables or a cluster is imported when it is first asked for: name -> module.
 _LATER = {
     **dict.fromkeys(("Link", "Links"), "runtime.links"),
-    **dict.fromkeys(("constant", "exponential", "lognormal", "recorded", "slowed"), "runtime.timing"),
+    **dict.fromkeys(("constant", "empirical", "exponential", "lognormal", "recorded", "slowed"), "runtime.timing"),
     "Simulator": "runtime.simulator",
     **dict.fromkeys(("simulate", "train", "compare", "start"), "training"),
     "cite": "core.citations",
@@ -47,6 +47,7 @@ _LATER = {
     **dict.fromkeys(("Problem", "problem"), "problems.problem"),
     "Dask": "runtime.cluster.dask",
     "attach": "runtime.cluster.live",
+    "calibrate": "calibration",
 }
 _MODULES = ("metrics", "plots", "problems", "models")
 

@@ -56,6 +56,27 @@ def test_times_are_in_order_and_rows_follow_their_cause(simulate, strategy):
 
 
 @pytest.mark.parametrize("strategy", CHAINS, ids=repr)
+def test_what_a_reply_asks_for_is_taken_up_after_the_control_time(simulate, strategy):
+    frame = simulate(strategy, 4, budget=5, control=0.25, **BUSY).frame
+    tasks = frame[frame["cause"] >= 0]
+    causes = frame.set_index("seq").loc[tasks["cause"]]
+    waited = tasks["wanted"].to_numpy() - causes["ended"].to_numpy()
+    reported = (causes["kind"] == "done").to_numpy()  # a worker that joins is answered at once
+    assert (waited[~reported] == 0.0).any() and (waited[reported] >= 0.25 - 1e-9).all()
+    assert waited[reported].min() == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers"),
+    [(chain(bsp(), parameter_server()), 3), (chain(bsp(), all_reduce(ring)), 3), (chain(asp(), parameter_server()), 1)],
+    ids=repr,
+)
+def test_a_round_waits_for_the_coordinator_before_and_after_the_merge(simulate, strategy, workers):
+    run = simulate(strategy, workers, budget=4, step=1.0, apply=0.5, control=0.25)
+    assert run.of("committed")["ended"].tolist() == [1.75, 3.75, 5.75, 7.75]
+
+
+@pytest.mark.parametrize("strategy", CHAINS, ids=repr)
 def test_a_host_does_one_step_and_one_update_at_a_time(simulate, strategy):
     run = simulate(strategy, 4, budget=5, **BUSY)
     for kinds in (("compute", "stage"), ("apply", "mix")):

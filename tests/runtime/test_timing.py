@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.core.errors import Refused
 from toolkit.runtime.links import Link, Links
-from toolkit.runtime.timing import constant, exponential, lognormal, recorded, slowed
+from toolkit.runtime.timing import constant, empirical, exponential, lognormal, recorded, slowed
 
 DRAWN = [lognormal(0.5, 0.4), exponential(2.0), lognormal(1.0, 0.3, speeds=[1, 2])]
 
@@ -50,10 +50,25 @@ def test_speeds_multiply_and_lists_start_over():
 def test_recorded_steps_repeat():
     step = recorded({0: [0.1, 0.2], 1: [0.5]})
     assert [step(0, i, 0.0, 0) for i in range(4)] == [0.1, 0.2, 0.1, 0.2]
-    with pytest.raises(
-        Refused, match=r"^Worker 2 has no recorded step time; recorded are the workers \[0, 1\]\. .+\. .+\.$"
-    ):
-        step(2, 0, 0.0, 0)
+
+
+@pytest.mark.parametrize("kind", [recorded, empirical])
+def test_a_worker_without_times_of_its_own_is_refused(kind):
+    words = rf"^Worker 2 has no {kind.__name__} step time; those of the workers \[0, 1\] are known\. .+\. .+\.$"
+    with pytest.raises(Refused, match=words):
+        kind({0: [0.1, 0.2], 1: [0.5]})(2, 0, 0.0, 0)
+
+
+def test_empirical_steps_are_drawn_by_worker_step_and_seed_with_equal_chance():
+    times = [0.1, 0.2, 0.2, 0.5]
+    step = empirical({0: times, 1: times})
+    drawn = {(w, s): [step(w, i, 0.0, s) for i in range(4000)] for w in range(2) for s in range(2)}
+    assert len({tuple(values) for values in drawn.values()}) == 4
+    for (w, s), values in drawn.items():
+        assert values == [step(w, i, 9.0, s) for i in range(4000)]
+        for time, chance in ((0.1, 0.25), (0.2, 0.5), (0.5, 0.25)):
+            error = 4 * (chance * (1 - chance) / 4000) ** 0.5  # four standard errors
+            assert values.count(time) / 4000 == pytest.approx(chance, abs=error)
 
 
 def test_a_window_of_time_is_half_open():
@@ -87,6 +102,9 @@ def test_links_by_pair():
         lambda: exponential(1.0, [0]),
         lambda: recorded({0: []}),
         lambda: recorded({0: [0.1, -0.1]}),
+        lambda: empirical({}),
+        lambda: empirical({0: []}),
+        lambda: empirical({0: [0.1, math.nan]}),
         lambda: slowed(constant(1.0), 0, 0.0),
         lambda: Link(-0.1, 1.0),
         lambda: Link(math.nan, 1.0),

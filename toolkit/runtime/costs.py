@@ -29,6 +29,8 @@ class Costs:
     given : {place: host}, optional
     seed : int
         Of the step times.
+    control : float [s]
+        From the end of a task until what the coordinator answers is taken up.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class Costs:
         apply: float,
         given: Mapping[PlaceName, PlaceName] | None,
         seed: int,
+        control: float = 0.0,
     ) -> None:
-        self.seed = seed
+        self.seed, self.control = seed, control
         self.cluster, self.step, self.link, self.apply = cluster, step, link, apply
         self._hosts = hosts(cluster, given)
         self._size = max(1, cluster.layout.size)

@@ -32,7 +32,7 @@ from toolkit.core.messages import (
 )
 from toolkit.runtime.costs import Costs
 from toolkit.runtime.graph import Graph, Op
-from toolkit.runtime.joins import Joins
+from toolkit.runtime.joins import Joins, Report
 from toolkit.runtime.lanes import Lanes
 from toolkit.runtime.record import Recorder
 
@@ -82,7 +82,7 @@ class Engine:
     ) -> None:
         self.costs, self.recorder, self.data = costs, recorder, data
         self.now, self._count = 0.0, 0
-        self._heap: list[tuple[float, int, Op | Event]] = []
+        self._heap: list[tuple[float, int, Op | Event | Report]] = []
         self._graph = Graph()
         self._ops = self._graph.ops
         self._joins = Joins()
@@ -107,6 +107,8 @@ class Engine:
                 self._forget()  # after the merges in which it took part have been cancelled
             elif isinstance(item, Event):
                 yield item
+            elif isinstance(item, Report):
+                yield from self._joins.done(*item)
             elif item.token in self._ops:
                 yield from self._arrive(item)
 
@@ -137,7 +139,7 @@ class Engine:
 
     # -- in time ------------------------------------------------------------------------------------------------
 
-    def _push(self, time: float, item: Op | Event) -> None:
+    def _push(self, time: float, item: Op | Event | Report) -> None:
         heappush(self._heap, (time, self._count, item))
         self._count += 1
 
@@ -225,6 +227,9 @@ class Engine:
         times, stamps = (op.wanted, op.began, self.now), (op.reads, op.writes)
         self.recorder.task(task, op.place, op.cause, times, self.costs.nbytes(task), stamps, facts)
         if not isinstance(task, Reduce) or not any((task.key, place) in self._ops for place in task.group):
+            if control := self.costs.control:
+                self._push(self.now + control, Report(task.key, self.now, facts))
+                return
             yield from self._joins.done(task.key, self.now, facts)
 
     def _evaluated(self, op: Op, task: Evaluate) -> Iterator[Event]:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.core.messages import Done, Facts, Join, Key
+
+
+class Report(NamedTuple):
+    """A task is done, and nobody knows yet."""
+
+    key: Key
+    time: float
+    facts: Facts | None
 
 
 class Joins:

@@ -59,6 +59,8 @@ class Simulator:
     joins, leaves : list of (time [s], worker)
         A worker number from `workers` on joins; one that leaves stops computing, a shard beside it stays.
     seed : int, 0 to 2**64 - 1
+    control : float [s], >= 0
+        From the end of a task until the hosts take up what the coordinator answers to it.
 
     Examples
     --------
@@ -78,6 +80,7 @@ class Simulator:
     joins: Sequence[tuple[float, Worker]] = ()
     leaves: Sequence[tuple[float, Worker]] = ()
     seed: int = 0
+    control: float = 0.0
 
     def __post_init__(self) -> None:
         plain = {
@@ -89,6 +92,7 @@ class Simulator:
             "joins": changes("joins", self.joins),
             "leaves": changes("leaves", self.leaves),
             "seed": seeding(self.seed),
+            "control": amount("control", self.control, "seconds"),
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
@@ -122,7 +126,7 @@ class Simulator:
         """Drive a strategy here; `data` are the arrays, if any."""
         cluster = replace(drive.cluster, homes=drive.strategy.places(drive.cluster, {}))
         assert not isinstance(self.step, (int, float))
-        costs = Costs(cluster, self.step, self.link, self.apply, self.hosts, self.seed)
+        costs = Costs(cluster, self.step, self.link, self.apply, self.hosts, self.seed, self.control)
         starts = [(0.0, worker) for worker in range(self.workers)]
         engine = Engine(costs, drive.recorder, data, [*starts, *self.joins], self.leaves)
         drive.run(engine)

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import Any, Final, Protocol
 
 from toolkit.core.checks import amount, function, native, positive, whole
-from toolkit.core.draws import uniform
+from toolkit.core.draws import choose, uniform
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Worker
 
@@ -50,6 +50,24 @@ def _checked(name: str, given: Any, unit: str) -> tuple[float, ...]:
     if not values:
         raise Refused(f"{name} was given no value. Each worker needs one. Give one number, or one for each worker.")
     return tuple(float(positive(name, value, unit)) for value in values)
+
+
+def _by_worker(name: str, given: Any) -> dict[Worker, tuple[float, ...]]:
+    if not isinstance(given, Mapping) or not given:
+        raise Refused(
+            f"{name} was given {given!r}, no times of workers. Each worker has its own. "
+            f"Give a mapping such as {{0: [0.1, 0.3], 1: [0.2]}}."
+        )
+    return {whole("worker", w, 0, "workers"): _checked(f"{name}[{w}]", times, "seconds") for w, times in given.items()}
+
+
+def _own(name: str, seconds: Mapping[Worker, Sequence[float]], worker: Worker) -> Sequence[float]:
+    if worker not in seconds:
+        raise Refused(
+            f"Worker {worker} has no {name} step time; those of the workers {sorted(seconds)} are known. "
+            f"A simulated worker needs one. Measure all workers, or simulate only these."
+        )
+    return seconds[worker]
 
 
 @dataclass(frozen=True)
@@ -165,25 +183,40 @@ class recorded:
     seconds: Mapping[Worker, Sequence[float]]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seconds, Mapping) or not self.seconds:
-            raise Refused(
-                f"recorded was given {self.seconds!r}, no times of workers. Each worker has its own. "
-                f"Give a mapping such as {{0: [0.1, 0.3], 1: [0.2]}}."
-            )
-        values = {
-            whole("worker", w, 0, "workers"): _checked(f"recorded[{w}]", times, "seconds")
-            for w, times in self.seconds.items()
-        }
-        object.__setattr__(self, "seconds", values)
+        object.__setattr__(self, "seconds", _by_worker("recorded", self.seconds))
 
     def __call__(self, worker: Worker, index: int, now: float, seed: int) -> float:
-        if worker not in self.seconds:
-            raise Refused(
-                f"Worker {worker} has no recorded step time; recorded are the workers {sorted(self.seconds)}. "
-                f"A simulated worker needs one. Record all workers, or simulate only these."
-            )
-        times = self.seconds[worker]
+        times = _own("recorded", self.seconds, worker)
         return times[index % len(times)]
+
+
+@dataclass(frozen=True)
+class empirical:
+    """Step times drawn from measured ones, each with the same chance.
+
+    A step of a worker with k times takes any of them with probability 1/k, drawn by seed, worker and step.
+
+    Parameters
+    ----------
+    seconds : {worker: list of float [s], > 0}
+        A worker that is not in it is refused when it begins a step.
+
+    Examples
+    --------
+    >>> import toolkit as tk
+    >>> step = tk.empirical({0: [0.1, 0.3]})
+    >>> sorted({step(0, index, 0.0, seed=0) for index in range(9)})
+    [0.1, 0.3]
+    """
+
+    seconds: Mapping[Worker, Sequence[float]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", _by_worker("empirical", self.seconds))
+
+    def __call__(self, worker: Worker, index: int, now: float, seed: int) -> float:
+        times = _own("empirical", self.seconds, worker)
+        return times[choose(len(times), seed, worker, index)]
 
 
 @dataclass(frozen=True)
