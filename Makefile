@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q
 UV := $(BIN)/uv pip install -q --python $(BIN)/python
 
-.PHONY: setup study test test-long lab format lock environment
+.PHONY: setup study test test-long bench lab format lock environment
 
 setup: .venv/.stamp
 
@@ -42,6 +42,16 @@ test: setup
 # Repeats that take minutes.
 test-long: setup
 	$(BIN)/pytest -p no:xdist -m long
+
+# Side by side with PyTorch and gloo: a table, benchmarks/results/bench.csv and a figure. The machine should do nothing else.
+bench: setup .venv/.bench
+	$(BIN)/python -m benchmarks
+
+# pip knows dependency groups from 25.1 on. uv would choose another build of PyTorch where pip is set up to find one.
+.venv/.bench: pyproject.toml
+	$(PIP) "pip>=25.1"
+	$(PIP) --group bench
+	@touch $@
 
 # Outputs do not belong into the repository: jupyter nbconvert --clear-output --inplace notebooks/*.ipynb
 lab: setup

@@ -12,7 +12,7 @@ def render(pyproject: dict) -> str:
     groups = [
         project["dependencies"],
         *project["optional-dependencies"].values(),
-        *pyproject["dependency-groups"].values(),
+        pyproject["dependency-groups"]["dev"],
     ]
     conda = [f"python{project['requires-python']}", "pip", *sorted({line for group in groups for line in group})]
     lines = "\n".join(f"  - {line}" for line in conda)

@@ -67,7 +67,13 @@ def compared(
     ratios = theirs / mine if less else mine / theirs
     low, high = np.percentile(ratios, [25, 75])
     return Result(
-        case, float(np.median(mine)), float(np.median(theirs)), unit, float(np.median(ratios)), high - low, target
+        case,
+        float(np.median(mine)),
+        float(np.median(theirs)),
+        unit,
+        float(np.median(ratios)),
+        float(high - low),
+        target,
     )
 
 
@@ -78,7 +84,7 @@ def bounded(case: str, figures: Sequence[float], bound: float, unit: str, less: 
 
 def middle(figures: Iterable[float]) -> float:
     """The median."""
-    return statistics.median(figures)
+    return float(statistics.median(figures))
 
 
 def cores() -> list[int]:

@@ -20,7 +20,7 @@ LAYERS: dict[str, tuple[str, str]] = {
     "exchanges": ("+ core", "immutables"),
     "rewrites": ("+ core", "immutables"),
     "kernels": ("+ core.messages core.layout core.errors core.checks", "jax flax optax numpy"),
-    "models": ("+", "jax flax"),
+    "models": ("+ kernels.convolution kernels.normalization kernels.pooling", "jax flax"),
     "data": ("+ core.messages core.errors core.checks", "numpy"),
     "data.dask": ("data core.messages core.errors", "numpy dask distributed xarray zarr"),
     "problems": ("+ core.errors kernels models data", "jax flax optax numpy sklearn"),

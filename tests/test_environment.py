@@ -36,7 +36,7 @@ def wanted() -> dict[str, SpecifierSet]:
     groups = [
         PYPROJECT["project"]["dependencies"],
         *PYPROJECT["project"]["optional-dependencies"].values(),
-        *PYPROJECT["dependency-groups"].values(),
+        PYPROJECT["dependency-groups"]["dev"],
     ]
     return requirements([line for group in groups for line in group])
 

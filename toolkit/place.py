@@ -93,7 +93,8 @@ class Place:
     encoded: dict[Span, Value] = field(default_factory=dict)
     left: dict[Span, coding.Left] = field(default_factory=dict)  # by the codes of earlier updates
     leaves: dict[Span, coding.Left] = field(default_factory=dict)  # by those of the present update
-    sums: dict[Key, Value] = field(default_factory=dict)
+    total: Array | None = None  # the sum of the updates of a merge, of which each part may be a sum of its own
+    sums: dict[Key, merges.Sum] = field(default_factory=dict)
     inbox: dict[Worker, tuple[int, list[tuple[Span, Value]]]] = field(default_factory=dict)
     snapshots: dict[tuple[int, PlaceName], Array] = field(default_factory=dict)
     stage: steps.Microbatches = field(default_factory=steps.Microbatches)
@@ -205,12 +206,17 @@ class Places:
                 return merges.mix(place, task)
             case Send():
                 return travel.sent(self, place, task)
-            case Chunk(of=key, start=start, stop=stop, count=count):
+            case Chunk():
                 # Sums are added to in place, perhaps before this has left.
-                return tuple(values[merges.chunk(len(values), count, start, stop)].copy() for values in place.sums[key])
+                return tuple(values.copy() for values in self.lent(name, task))
             case Evaluate():
                 return (place.params, place.local, np.array([place.rows]))
         raise TypeError(f"{task} cannot be read at {name}. No place holds that. Perform tasks of the vocabulary.")
+
+    def lent(self, name: PlaceName, task: Chunk) -> Value:
+        """What a hop takes from a sum, for whoever copies it at once."""
+        values = self.at(name).sums[task.of].values
+        return tuple(array[merges.chunk(len(array), task.count, task.start, task.stop)] for array in values)
 
     def write(self, name: PlaceName, task: Task, value: Any) -> None:
         """Leave what a task made or brought at a place."""
@@ -221,11 +227,10 @@ class Places:
             case Send():
                 travel.arrived(self, place, task, value)
             case Reduce():
-                place.sums = {task.key: merges.own_part(self, place, task)}
-            case Chunk(of=key, start=start, stop=stop, count=count, adds=adds):
-                for values, piece in zip(place.sums[key], value, strict=True):
-                    here = merges.chunk(len(values), count, start, stop)
-                    values[here] = values[here] + piece if adds else piece
+                merges.begin(self, place, task)
+            case Chunk(adds=adds):
+                for here, piece in zip(self.lent(name, task), value, strict=True):
+                    np.add(here, piece, out=here) if adds else np.copyto(here, piece)
 
     def facts(self, task: Task, value: Any) -> Facts:
         """What is reported of a computation."""

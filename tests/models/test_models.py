@@ -12,13 +12,16 @@ import pytest
 from flax import nnx
 
 from toolkit.models.cnn import CNN
+from toolkit.models.layers import BatchNorm, Convolution
 from toolkit.models.linear import Linear
 from toolkit.models.mlp import MLP
+from toolkit.models.redshift_cnn import RedshiftCNN
 from toolkit.models.resnet import ResNet
 
 SPLIT: dict[str, tuple[Any, tuple[str, ...], tuple[int, ...]]] = {
     "mlp": (partial(MLP, sizes=(6, 5, 4, 3), dropout=0.5), MLP.blocks((6, 5, 4, 3)), (2, 3)),
     "cnn": (partial(CNN, shape=(8, 8, 1), widths=(2, 3)), CNN.blocks, (8, 8, 1)),
+    "redshift": (partial(RedshiftCNN, bins=30, classes=5), RedshiftCNN.blocks, (30, 1)),
     "resnet": (partial(ResNet, depth=8), ResNet.blocks(8), (8, 8, 3)),
 }
 
@@ -48,6 +51,7 @@ def test_a_model_is_the_composition_of_its_blocks(name: str) -> None:
         (partial(ResNet, depth=20, classes=100), 272_474 + 90 * 65),
         (partial(CNN, widths=(16, 32)), 9 * 16 + 32 + 9 * 16 * 32 + 64 + 49 * 32 * 10 + 10),
         (partial(MLP, sizes=(64, 32, 10)), 65 * 32 + 33 * 10),
+        (RedshiftCNN, 144 + 2 * 2064 + 3 * 32 + 1_827_328 + 410_400),
         (partial(Linear, features=20, classes=3), 63),
     ],
 )
@@ -87,3 +91,49 @@ def test_parameters_have_the_type_of_the_session(name: str) -> None:
         with jax.enable_x64(wide):
             params = nnx.state(nnx.eval_shape(lambda: build(nnx.Rngs(0))), nnx.Param)
             assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(kind)}
+
+
+@pytest.mark.parametrize("shape", [(1780, 1), (9, 1)])
+def test_spectra_are_halved_three_times(shape: tuple[int, ...]) -> None:
+    build = partial(RedshiftCNN, bins=shape[0], classes=7)
+    assert jax.eval_shape(lambda: build(nnx.Rngs(0))(jnp.ones((2, *shape)))).shape == (2, 7)
+
+
+def test_the_penalty_is_in_the_gradient_of_one_layer_alone() -> None:
+    x = jax.random.normal(jax.random.key(0), (4, 24, 1))
+
+    def gradient(l2: float) -> nnx.State:
+        model = RedshiftCNN(nnx.Rngs(0), bins=24, classes=3, dropout=0.0, l2=l2)
+        return nnx.grad(lambda model: jnp.square(model(x)).mean())(model)
+
+    with_it, without = gradient(0.2), gradient(0.0)
+    pulled = jax.tree.map(jnp.subtract, with_it, without)
+    weights = RedshiftCNN(nnx.Rngs(0), bins=24, classes=3, dropout=0.0).hidden.kernel[...]
+    np.testing.assert_allclose(pulled["hidden"]["kernel"][...], 0.4 * weights, rtol=1e-3, atol=1e-6)
+    assert sum(int(jnp.count_nonzero(leaf)) for leaf in jax.tree.leaves(pulled)) <= weights.size
+
+
+@pytest.mark.parametrize("name", ["cnn", "redshift", "resnet"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_layers_compute_what_those_of_flax_do(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, _, shape = SPLIT[name]
+    build = partial(build, dropout=0.0, l2=0.0) if name == "redshift" else build
+
+    def outcome() -> Any:
+        model = build(nnx.Rngs(0))
+        getattr(model, mode)()
+        x = jax.random.normal(jax.random.key(1), (6, *shape))
+
+        def loss(model: Any) -> jax.Array:
+            return jnp.square(model(x)).mean()
+
+        value, gradient = nnx.value_and_grad(loss)(model)
+        return value, gradient, nnx.state(model, nnx.BatchStat)
+
+    with jax.enable_x64(True):
+        ours = outcome()
+        for layer in (Convolution, BatchNorm):
+            monkeypatch.setattr(layer, "__call__", layer.__mro__[1].__call__)
+        theirs = outcome()
+    # Running statistics of flax are float32 also beside float64.
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-9), ours, theirs)

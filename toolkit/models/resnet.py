@@ -8,18 +8,21 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from toolkit.kernels.normalization import rectify
+from toolkit.models.layers import BatchNorm, Convolution
 
-def convolution(rngs: nnx.Rngs, channels: int, outputs: int, size: int, stride: int) -> nnx.Conv:
+
+def convolution(rngs: nnx.Rngs, channels: int, outputs: int, size: int, stride: int) -> Convolution:
     """A convolution without bias (the norm after it has one), with He's initial weights."""
     he = nnx.initializers.variance_scaling(2.0, "fan_out", "truncated_normal")
     real = jnp.result_type(float)
-    make = partial(nnx.Conv, strides=(stride, stride), use_bias=False, kernel_init=he, param_dtype=real)
+    make = partial(Convolution, strides=(stride, stride), use_bias=False, kernel_init=he, param_dtype=real)
     return make(channels, outputs, (size, size), rngs=rngs)
 
 
-def norm(rngs: nnx.Rngs, channels: int) -> nnx.BatchNorm:
+def norm(rngs: nnx.Rngs, channels: int) -> BatchNorm:
     """Batch norm whose statistics settle within some tens of steps."""
-    return nnx.BatchNorm(channels, momentum=0.9, param_dtype=jnp.result_type(float), rngs=rngs)
+    return BatchNorm(channels, momentum=0.9, param_dtype=jnp.result_type(float), rngs=rngs)
 
 
 class Stem(nnx.Module):
@@ -31,7 +34,7 @@ class Stem(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Activations [rows, height, width, 16]."""
-        return nnx.relu(self.norm(self.kernel(x)))
+        return rectify(self.norm(self.kernel(x)))
 
 
 class Unit(nnx.Module):
@@ -48,11 +51,11 @@ class Unit(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Activations [rows, height / stride, width / stride, outputs]."""
-        hidden = nnx.relu(self.first_norm(self.first(x)))
+        hidden = rectify(self.first_norm(self.first(x)))
         hidden = self.second_norm(self.second(hidden))
         if self.projection is not None and self.projection_norm is not None:
             x = self.projection_norm(self.projection(x))
-        return nnx.relu(hidden + x)
+        return rectify(hidden + x)
 
 
 class Pooled(nnx.Module):

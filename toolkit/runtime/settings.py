@@ -14,7 +14,8 @@ from typing import Any
 #: Freed memory is kept instead of being returned to the system and faulted in again at every step.
 _ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
     "MALLOC_TOP_PAD_": "67108864",
 }
@@ -38,7 +39,7 @@ def environment() -> dict[str, str]:
 
 def describe() -> dict[str, Any]:
     """The settings of this process, for the record of a run."""
-    names = ("NPROC", "XLA_FLAGS", "OMP_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "JAX_ENABLE_X64")
+    names = ("NPROC", "XLA_FLAGS", "OMP_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "JAX_ENABLE_X64")
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),

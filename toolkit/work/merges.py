@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from toolkit.core.layout import cuts
-from toolkit.core.messages import Apply, Mix, Reduce
+from toolkit.core.messages import Apply, Mix, Reduce, Span
 from toolkit.work.coding import Array, Value, decoded, encoded, encoding
 from toolkit.work.steps import Result
 
 if TYPE_CHECKING:
     from toolkit.place import Place, Places
+
+
+#: XLA reads arrays that begin at multiples of so many bytes where they are.
+ALIGNED = 64
+
+
+class Sum(NamedTuple):
+    """A sum under way: the part of the model vector it is of, and its values as they travel."""
+
+    round: int | None
+    part: Span
+    values: Value
 
 
 class Missing(ValueError):
@@ -36,7 +48,7 @@ def apply(places: Places, place: Place, task: Apply) -> Result:
             for worker in task.group:
                 at.inbox.pop(worker, None)
         elif task.source == "sum":
-            at.sums = {}
+            at.sums, at.total = {}, None
 
     return Result(install)
 
@@ -47,9 +59,7 @@ def merged(places: Places, place: Place, task: Apply, total: float) -> Array:
         assert place.update is not None
         return place.update
     if task.source == "sum":
-        (values,) = place.sums.values()
-        key = (places.setup.cluster.seed, task.round or 0, task.part[0])
-        return decoded(places, place, task.part, task.codec, values, key)
+        return summed(places, place, task)
     mean: Array | None = None
     for i in range(len(task.group)):
         update = corrected(places, place, task, i, received(places, place, task, i))
@@ -73,10 +83,16 @@ def received(places: Places, place: Place, task: Apply, i: int) -> Array:
             f"{[part for part, _ in pieces]} of number {version} have arrived there. An update is merged whole. Let "
             f"the exchange wait for every part before it says that the update is ready."
         )
+    seed = places.setup.cluster.seed
+    found = {
+        part: decoded(places, place, part, task.codec, values, (seed, worker, clock, part[0]))
+        for part, values in pieces
+    }
+    if len(found) == 1:
+        return found[task.part]
     whole = np.empty(size, place.params.dtype)
-    for part, values in pieces:
-        key = (places.setup.cluster.seed, worker, clock, part[0])
-        whole[part[0] - task.part[0] : part[1] - task.part[0]] = decoded(places, place, part, task.codec, values, key)
+    for part, update in found.items():
+        whole[part[0] - task.part[0] : part[1] - task.part[0]] = update
     return whole
 
 
@@ -109,16 +125,43 @@ def mix(place: Place, task: Mix) -> Result:
     return Result(install)
 
 
-def own_part(places: Places, place: Place, task: Reduce) -> Value:
-    """What a member puts into a sum: its update, encoded if a codec asks for it, times its weight."""
+def begin(places: Places, place: Place, task: Reduce) -> None:
+    """Begin a sum with the place's own update, encoded if a codec asks for it, times its weight."""
     assert place.update is not None
     weight = task.weights[task.group.index(place.name)] / (sum(task.weights) or 1.0)
-    values: Value = (place.cut(place.update, task.part),)
-    if task.codec is not None:
+    others = {key: one for key, one in place.sums.items() if one.round == task.round}
+    if place.total is None or not others:
+        place.total = aligned(len(place.params), place.params.dtype)
+    if task.codec is None:
+        values: Value = (place.cut(place.total, task.part),)
+        np.multiply(place.cut(place.update, task.part), values[0].dtype.type(weight), out=values[0])
+    else:
         # Codes that are to be added share their random numbers: those of the round.
-        key = (places.setup.cluster.seed, task.round or 0, task.part[0])
-        values = encoding(places, place, task.part, task.codec, key)
-    return tuple(array * array.dtype.type(weight) for array in values)
+        code = encoding(places, place, task.part, task.codec, common(places, task.round, task.part))
+        values = tuple(array * array.dtype.type(weight) for array in code)
+    place.sums = {**others, task.key: Sum(task.round, task.part, values)}
+
+
+def summed(places: Places, place: Place, task: Apply) -> Array:
+    """The sum of a group's updates, put together from its parts."""
+    assert place.total is not None
+    if task.codec is not None:
+        for one in place.sums.values():
+            key = common(places, task.round, one.part)
+            place.cut(place.total, one.part)[:] = decoded(places, place, one.part, task.codec, one.values, key)
+    return place.total
+
+
+def common(places: Places, round: int | None, part: Span) -> tuple[int, ...]:
+    """The random numbers of a part of a merge, the same for all its members."""
+    return (places.setup.cluster.seed, round or 0, part[0])
+
+
+def aligned(size: int, dtype: np.dtype[Any]) -> Array:
+    """Room for `size` values where XLA need not copy them."""
+    room = np.empty(size * dtype.itemsize + ALIGNED, np.uint8)
+    start = -room.ctypes.data % ALIGNED
+    return room[start : start + size * dtype.itemsize].view(dtype)
 
 
 def chunk(values: int, count: int, start: int, stop: int) -> slice:

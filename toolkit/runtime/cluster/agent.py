@@ -15,7 +15,7 @@ from typing import Any
 from distributed import Worker as DaskWorker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from toolkit.runtime.cluster.channel import Channel, Message, listening
+from toolkit.runtime.cluster.channel import Channel, Listening, Message
 from toolkit.runtime.cluster.lanes import Lane, allowed
 from toolkit.runtime.cluster.leader import Leader
 from toolkit.runtime.cluster.member import Member
@@ -42,10 +42,9 @@ class Agent(WorkerPlugin):
         self._lanes: tuple[Lane, Lane] | None = None
         if multiprocessing.parent_process() is not None:
             atexit.register(leave)
-        self.listener = await listening(
-            worker.address, self._heard, self._closed, worker.security.get_listen_args("worker")
-        )
-        self.address = self.listener.contact_address
+        self.listener = Listening(self._heard, self._closed)
+        await self.listener.start(worker.address, worker.security.get_listen_args("worker"))
+        self.address = self.listener.address
 
     async def teardown(self, worker: DaskWorker) -> None:
         """End with the worker: whoever waits for this process sees its connections close."""

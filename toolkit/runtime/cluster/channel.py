@@ -1,29 +1,41 @@
-"""Messages between two processes, over the connections that Dask itself uses: TCP, TLS, UCX or in-process.
+"""Messages between two processes: told and heard, asked and answered.
 
-A message is a mapping of plain data; arrays travel beside it as frames that nobody copies. Messages keep their order.
+A message is a mapping of plain data; arrays travel beside it. Messages keep their order. Processes of one machine share
+memory (:mod:`toolkit.runtime.cluster.shared`), others use the connections of Dask
+(:mod:`toolkit.runtime.cluster.comms`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import itertools
 import pickle
+import socket
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 import numpy as np
-from distributed.comm.core import Comm, connect, listen
-from distributed.protocol.serialize import to_serialize
+from distributed.comm.core import Comm, listen
+
+from toolkit.runtime.cluster.comms import Comms
+from toolkit.runtime.cluster.shared import Door, Shared, near
 
 Message: TypeAlias = Mapping[str, Any]
 Heard: TypeAlias = Callable[["Channel", Message], Any]
 
-#: Seconds to find a peer.
-CONNECT = 10.0
+
+class Way(Protocol):
+    """How the messages of a channel travel."""
+
+    copies: bool
+
+    def start(self, heard: Callable[[Any], bool], gone: Callable[[], None]) -> None: ...
+    def put(self, message: dict[str, Any], arrays: Sequence[np.ndarray], stamp: Callable[[], float] | None) -> None: ...
+    async def close(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class Channel:
@@ -39,27 +51,31 @@ class Channel:
 
     def __init__(self, heard: Heard, closed: Callable[[Channel], None] = lambda channel: None) -> None:
         self._heard, self._closed = heard, closed
-        self._outbox: asyncio.Queue[tuple[dict[str, Any], Callable[[], float] | None] | None] = asyncio.Queue()
         self._asked: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.over = False
         self.sent = self.received = 0  # bytes of arrays
 
-    def open(self, where: str | Comm, arguments: Mapping[str, Any] | None = None) -> Channel:
+    def open(self, where: str | Comm | socket.socket, arguments: Mapping[str, Any] | None = None) -> Channel:
         """Begin: on a connection that was made, or to an address, which is connected in the background."""
-        self._keep(self._run(where, arguments or {}))
+        made = (near(where) or where) if isinstance(where, str) else where
+        self._way: Way = Shared(made) if isinstance(made, socket.socket) else Comms(made, arguments or {})
+        self._way.start(self._taken, self._gone)
         return self
+
+    @property
+    def copies(self) -> bool:
+        """Whether arrays may be written into again as soon as they were sent."""
+        return self._way.copies
 
     def send(
         self, op: str, arrays: Sequence[np.ndarray] = (), stamp: Callable[[], float] | None = None, **data: Any
     ) -> None:
         """Queue a message; `stamp` tells the time at which it is handed to the connection, as ``began``."""
-        message = {"op": op, **data}
-        if arrays:
-            message["arrays"] = [to_serialize(np.ascontiguousarray(array)) for array in arrays]
+        if not self.over:
             self.sent += nbytes(arrays)
-        self._outbox.put_nowait((message, stamp))
+            self._way.put({"op": op, **data}, arrays, stamp)
 
     async def ask(self, op: str, timeout: float | None = None, /, **data: Any) -> Message:
         """Send a question and wait for its answer; an error there is raised here."""
@@ -76,72 +92,45 @@ class Channel:
     async def close(self) -> None:
         """Send what is queued, then end the connection."""
         if not self.over:
-            self._outbox.put_nowait(None)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*self._tasks, return_exceptions=True), 1.0)
+            await self._way.close()
         self.abort()
 
     def abort(self) -> None:
         """End the connection at once."""
-        current = asyncio.current_task() if self._tasks else None
-        for task in self._tasks - {current}:
+        if not self.over:
+            self._way.abort()
+        for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
 
     # -- within -------------------------------------------------------------------------------------------------------
 
-    def _keep(self, work: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _gone(self) -> None:
+        self.over = True
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(ConnectionError("The connection was closed before an answer came."))
+        self._closed(self)
 
-    async def _run(self, where: str | Comm, arguments: Mapping[str, Any]) -> None:
-        comm: Comm | None = None
+    def _taken(self, message: Any) -> bool:
+        """Take what came; whether it was a message of ours, for else there is nobody to talk to."""
+        if not isinstance(message, Mapping) or not isinstance(message.get("op"), str):
+            return False
+        self.received += nbytes(message.get("arrays", ()))
+        if message["op"] == "answer":
+            self._answered(message)
+            return True
         try:
-            comm = await connect(where, timeout=CONNECT, **arguments) if isinstance(where, str) else where
-            comm.allow_offload = False  # arrays are not decoded, so there is nothing to hand to a thread
-            reader, writer = asyncio.ensure_future(self._read(comm)), asyncio.ensure_future(self._write(comm))
-            try:
-                await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (reader, writer):
-                    task.cancel()
-                await asyncio.gather(reader, writer, return_exceptions=True)
-        except OSError:
-            pass
-        finally:
-            self.over = True
-            if comm is not None:
-                comm.abort()
-            for future in self._asked.values():
-                if not future.done():
-                    future.set_exception(ConnectionError("The connection was closed before an answer came."))
-            self._closed(self)
-
-    async def _write(self, comm: Comm) -> None:
-        while (item := await self._outbox.get()) is not None:
-            message, stamp = item
-            if stamp is not None:
-                message["began"] = stamp()
-            await comm.write(message)
-
-    async def _read(self, comm: Comm) -> None:
-        while True:
-            message = await comm.read()
-            if not isinstance(message, Mapping) or not isinstance(message.get("op"), str):
-                return  # no message of ours: nobody to talk to
-            self.received += nbytes(message.get("arrays", ()))
-            if message["op"] == "answer":
-                self._answered(message)
-                continue
-            try:
-                answer = self._heard(self, message)
-            except Exception as error:
-                self._answer(message, error)
-                continue
-            if inspect.isawaitable(answer):
-                self._keep(self._later(message, answer))
-            elif "ask" in message:
-                self._answer(message, answer)
+            answer = self._heard(self, message)
+        except Exception as error:
+            self._answer(message, error)
+            return True
+        if inspect.isawaitable(answer):
+            task = asyncio.ensure_future(self._later(message, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif "ask" in message:
+            self._answer(message, answer)
+        return True
 
     async def _later(self, message: Message, work: Awaitable[Any]) -> None:
         try:
@@ -189,14 +178,35 @@ def blob(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-async def listening(address: str, heard: Heard, closed: Callable[[Channel], None], arguments: Mapping[str, Any]) -> Any:
-    """A listener near `address` (its protocol and host) that makes a channel of each connection."""
-    scheme, _, place = address.partition("://")
-    host = place.rpartition(":")[0] if scheme != "inproc" else ""
+class Listening:
+    """Listens near an address (its protocol and host) and makes a channel of each connection.
 
-    async def accept(comm: Comm) -> None:
-        Channel(heard, closed).open(comm)
+    Attributes
+    ----------
+    address : str
+        Where it is reached.
+    """
 
-    listener = listen(f"{scheme}://{host}:0" if host else f"{scheme}://", accept, **arguments)
-    await listener.start()
-    return listener
+    def __init__(self, heard: Heard, closed: Callable[[Channel], None]) -> None:
+        self._accept: Callable[[Any], Channel] = lambda made: Channel(heard, closed).open(made)
+        self._door: Door | None = None
+
+    async def start(self, address: str, arguments: Mapping[str, Any]) -> Listening:
+        """Begin."""
+        scheme, _, place = address.partition("://")
+        host = place.rpartition(":")[0] if scheme != "inproc" else ""
+
+        async def accept(comm: Comm) -> None:
+            self._accept(comm)
+
+        self._listener = listen(f"{scheme}://{host}:0" if host else f"{scheme}://", accept, **arguments)
+        await self._listener.start()
+        self.address: str = self._listener.contact_address
+        self._door = Door(self.address, self._accept)
+        return self
+
+    def stop(self) -> None:
+        """Let nobody in any more."""
+        self._listener.stop()
+        if self._door is not None:
+            self._door.close()

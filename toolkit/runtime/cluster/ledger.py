@@ -14,6 +14,8 @@ Rows = list[tuple[Any, ...]]
 class Ledger:
     """Counts reads and writes at each place, and hands over rows once per turn of the event loop.
 
+    What happens within a collective is handed over with its end, for which alone the coordinator waits.
+
     Parameters
     ----------
     soon : (function) -> None
@@ -25,6 +27,7 @@ class Ledger:
         self._soon, self._report = soon, report
         self._seen: dict[PlaceName, int] = {}
         self._rows: Rows = []
+        self._due = False  # whether they will be handed over soon
 
     def stamp(self, place: PlaceName) -> int:
         """The number of the next read or write at a place."""
@@ -35,7 +38,7 @@ class Ledger:
     def start(self, op: Op, time: float) -> None:
         """A member of a collective has put its own part into the sum."""
         assert isinstance(op.task, Reduce)
-        self._note(("start", op.task.key, op.place, time, self.stamp(op.place)))
+        self._rows.append(("start", op.task.key, op.place, time, self.stamp(op.place)))
 
     def done(
         self, op: Op, ended: float, stamps: tuple[int, int], nbytes: int = 0, facts: Mapping[str, Any] | None = None
@@ -44,18 +47,17 @@ class Ledger:
         task, began = op.task, max(op.wanted, op.began)
         times = (op.wanted, began, max(ended, began))
         if isinstance(task, Chunk):
-            self._note(("hop", task.of, task.key[-1], times, nbytes, stamps))
-        else:
-            place = task.src if isinstance(task, Send) else op.place
-            self._note(("task", task.key, place, times, nbytes, stamps, facts))
+            self._rows.append(("hop", task.of, task.key[-1], times, nbytes, stamps))
+            return
+        place = task.src if isinstance(task, Send) else op.place
+        self._rows.append(("task", task.key, place, times, nbytes, stamps, facts))
+        if not self._due:
+            self._due = True
+            self._soon(self.flush)
 
     def flush(self) -> None:
         """Hand over the rows so far."""
+        self._due = False
         if self._rows:
             rows, self._rows = self._rows, []
             self._report(rows)
-
-    def _note(self, row: tuple[Any, ...]) -> None:
-        if not self._rows:
-            self._soon(self.flush)
-        self._rows.append(row)

@@ -13,7 +13,7 @@ from toolkit.core.messages import COORDINATOR, Compute, Evaluate, PlaceName, Tic
 from toolkit.core.plain import restore
 from toolkit.place import Places
 from toolkit.runtime.cluster import job as jobs
-from toolkit.runtime.cluster.channel import Channel, Message, packed
+from toolkit.runtime.cluster.channel import Channel, Message, nbytes, packed
 from toolkit.runtime.cluster.lanes import Pace, pin
 from toolkit.runtime.cluster.operations import Arrival
 from toolkit.runtime.cluster.station import Station, frozen
@@ -59,7 +59,7 @@ class Member:
                 station.perform(restore(message["tasks"]))
             case "value":
                 value = tuple(message.get("arrays", ()))
-                self._received += sum(array.nbytes for array in value)
+                self._received += nbytes(value)
                 names = ("wanted", "began", "nbytes", "reads")
                 station.arrive(
                     Arrival(message["key"], message["dst"], message["round"], value, *(message[name] for name in names))
@@ -110,14 +110,21 @@ class Member:
 
     # -- wires of the station -----------------------------------------------------------------------------------------
 
+    def copies(self, host: PlaceName) -> bool:
+        """Whether what is sent to a host has left its arrays once :meth:`deliver` returns."""
+        return self._peer(host).copies
+
     def deliver(self, host: PlaceName, op: str, value: Sequence[Any], stamp: Callable[[], float], **data: Any) -> None:
-        """Send a value to a host; the connection is made when it is first needed."""
+        """Send a value to a host."""
+        self._peer(host).send(op, value, stamp, run=self.run, nbytes=nbytes(value), **data)
+
+    def _peer(self, host: PlaceName) -> Channel:
+        """The connection to a host, made when it is first needed."""
         peer = self._peers.get(host)
         if peer is None:
             peer = Channel(lambda channel, message: None).open(self._addresses[host], self.agent.connection)
             self._peers[host] = peer
-        size = sum(array.nbytes for array in value)
-        peer.send(op, value, stamp, run=self.run, nbytes=size, **data)
+        return peer
 
     def report(self, rows: list[tuple[Any, ...]]) -> None:
         """Tell the coordinator what was done."""

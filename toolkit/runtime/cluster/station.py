@@ -19,6 +19,10 @@ from toolkit.runtime.cluster.operations import Arrival, Op, Operations
 class Wires(Protocol):
     """How a station reaches others."""
 
+    def copies(self, host: PlaceName) -> bool:
+        """Whether what is sent to a host has left its arrays once :meth:`deliver` returns."""
+        ...
+
     def deliver(self, host: PlaceName, op: str, value: Sequence[Any], stamp: Callable[[], float], **data: Any) -> None:
         """Send a value to a host."""
 
@@ -117,7 +121,7 @@ class Station:
                 self._merges.add(lambda: self._encode(op, lambda: self.places.read(op.place, op.task), self._send))
             case "out":
                 op.reads = self._ledger.stamp(op.place)
-                self._send(op, self.places.read(op.place, op.task))
+                self._send(op, self._read(op.place, op.task))
             case "in":
                 self._land(op)
             case "start" if heavy:
@@ -188,6 +192,12 @@ class Station:
         """A member has put its own part into the sum."""
         self._ledger.start(op, self.now())
         self._begin(self._ops.done(op))
+
+    def _read(self, place: PlaceName, task: Task) -> Any:
+        """What a message takes with it; a hop lends it from the sum to those who copy it at once."""
+        if isinstance(task, Chunk) and (host := self.hosts.get(task.dst, task.dst)) != self.host:
+            return self.places.lent(place, task) if self.wires.copies(host) else self.places.read(place, task)
+        return self.places.read(place, task)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
