@@ -43,6 +43,7 @@ RUNS = [
     ("chain(asp(), parameter_server(2), local_steps(3))", {"correction": tk.elastic(0.5)}),
     ("chain(asp(), parameter_server(3))", {"correction": tk.delay_compensation(0.1)}),
     ("chain(asp(), gossip(random_peer))", {}),
+    ("chain(ssp(1), all_gather())", {"on": replace(UNEVEN, control=0.2)}),
     ("chain(bsp(), gossip(ring_neighbours), local_steps(2))", {"deal": tk.contiguous()}),
     ("chain(elastic_bsp(3), parameter_server())", {"scaling": "mean", "clock": "samples"}),
 ]
