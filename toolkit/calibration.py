@@ -60,7 +60,7 @@ def calibrate(
     - a link :math:`\alpha + m / B` through the mean times of both sizes; a pair of hosts all of whose messages took
       four times longer or shorter than usual has its own;
     - the mean time of an optimizer step;
-    - control, the mean time from an event until a host takes up what the coordinator answers.
+    - control, the mean time from the end of a task until a host takes up what the coordinator answers to it.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def calibrate(
     Raises
     ------
     Refused
-        Without a cluster, with one host, or if a worker made fewer than two steps within `seconds`.
+        Without a cluster, with one host, or if a worker came through fewer than two iterations within `seconds`.
 
     Notes
     -----
@@ -128,11 +128,11 @@ def calibrate(
             name="calibration",
             progress=progress,
         )
-    made = run.trace.loc[run.trace["kind"] == "compute", "worker"].value_counts()
+    made = run.trace.loc[run.trace["kind"] == "apply", "worker"].value_counts()
     if late := [worker for worker in workers if made.get(worker, 0) < 2]:
         raise Refused(
-            f"The workers {late} made fewer than two steps in {seconds:g} s. The first finds everything cold and says "
-            f"nothing of the others. Give calibrate(..., seconds=...) more time."
+            f"The workers {late} came through fewer than two iterations in {seconds:g} s. The first finds everything "
+            f"cold and says nothing of the others. Give calibrate(..., seconds=...) more time."
         )
     return Simulator(len(workers), **fitted(run.trace, hosts), hosts=on.hosts, seed=seed)
 
@@ -172,7 +172,7 @@ def probing(peers: int) -> Strategy:
 
 def fitted(trace: pd.DataFrame, hosts: Mapping[Worker, PlaceName]) -> dict[str, Any]:
     """What a simulator is told, as fields of it, from the trace of a run of :func:`probing`."""
-    later = trace[trace["clock"].fillna(2) > 1]  # the first iteration finds everything cold
+    later = trace[trace.groupby(["kind", "worker"], observed=True).cumcount() > 0]  # the first finds everything cold
     took, computed, applied = later["ended"] - later["began"], later["kind"] == "compute", later["kind"] == "apply"
     steps = {int(worker): chances(times.to_numpy()) for worker, times in took[computed].groupby(later["worker"])}
     asked = later[computed | applied]
