@@ -43,12 +43,16 @@ LAYERS: dict[str, tuple[str, str]] = {
     "checks": ("core kernels problems place runtime", ""),
     "prepare": ("core checks rewrites kernels data problems place", "jax optax numpy"),
     "recording": ("core kernels problems place prepare runtime trace run", "jax flax numpy pandas"),
-    "replaying": ("core kernels problems prepare recording runtime trace run", "jax pandas"),
+    "replaying": ("core kernels problems prepare recording runtime trace run", "jax numpy pandas"),
     "started": ("prepare recording runtime runtime.handle run", ""),
     "training": ("core checks problems prepare recording replaying started runtime runtime.handle trace run runs", ""),
     "calibration": (
         "core checks exchanges policies prepare problems runtime runtime.cluster training",
         "numpy pandas",
+    ),
+    "sweeping": (
+        "core checks place prepare problems progress recording run runs runtime trace training work",
+        "numpy pandas immutables",
     ),
     "plots": ("+ intervals metrics run runs", "seaborn matplotlib pandas numpy"),
 }

@@ -38,6 +38,7 @@ _LATER = {
     **dict.fromkeys(("constant", "empirical", "exponential", "lognormal", "recorded", "slowed"), "runtime.timing"),
     "Simulator": "runtime.simulator",
     **dict.fromkeys(("simulate", "train", "compare", "start"), "training"),
+    "sweep": "sweeping",
     "cite": "core.citations",
     "worth": "kernels.compression.worth",
     "Run": "run",

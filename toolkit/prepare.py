@@ -119,6 +119,14 @@ def prepare(
     return Recipe(full, setup, until, words)
 
 
+def reseeded(recipe: Recipe, seed: int) -> Recipe:
+    """The same run of another seed; the sizes of its shards may differ from those that its strategy deals."""
+    setup = recipe.setup
+    cluster = replace(setup.cluster, seed=seed)
+    shards = sizes(setup.problem, setup.way, cluster)
+    return replace(recipe, setup=replace(setup, cluster=cluster, shards=shards), words={**recipe.words, "seed": seed})
+
+
 def sizes(problem: Problem, way: Way | None, cluster: Cluster) -> dict[int, int] | None:
     """How many rows each worker owns."""
     if way is None:

@@ -19,6 +19,9 @@ from toolkit.runtime.settings import versions
 from toolkit.runtime.simulator import Simulator
 from toolkit.trace import Trace
 
+#: The option `numerics` of a run that was computed by one compiled loop instead of event by event.
+COMPILED = "compiled"
+
 
 def record(name: str, words: Mapping[str, Any], outcome: Outcome, on: Any, recipe: Recipe | None = None) -> Run:
     """The run that an outcome amounts to; if it ended by an error, that error, carrying the run."""

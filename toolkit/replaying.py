@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 import pandas as pd
 
 from toolkit.core.checks import whole
@@ -19,7 +21,7 @@ from toolkit.core.parse import parse
 from toolkit.kernels.corrections import Correction
 from toolkit.prepare import Optimizer, Recipe, described, prepare
 from toolkit.problems.problem import Problem
-from toolkit.recording import named_params
+from toolkit.recording import COMPILED, named_params
 from toolkit.run import Run, arrays
 from toolkit.runtime import numerics, process
 from toolkit.trace import key_from
@@ -37,7 +39,8 @@ def replay(
 
     The log holds events and the order of reads and writes at each place, no arrays: all starts from seed and data.
     Identity is promised for equal settings and CPU model; a record made with other settings is replayed with a warning,
-    and so is one that ends at other parameters under equal settings.
+    and so is one that ends at other parameters under equal settings. A run of :func:`sweep` that was compiled is equal
+    but for rounding: the status says how far apart the two ended, relative to the length of the parameters.
 
     Parameters
     ----------
@@ -73,7 +76,10 @@ def replay(
             f"Compiled results depend on them. The parameters of the replay may differ in their last bits.",
             stacklevel=2,
         )
-    elif status == REPLAYED and not run.status.startswith(CUT) and not same(params, run.params):
+    if run.options.get("numerics") == COMPILED:
+        whole_run = status == REPLAYED and not run.status.startswith(CUT)
+        status = f"{status}, {apart(params, run.params):.1g} from the compiled run" if whole_run else status
+    elif not other and status == REPLAYED and not run.status.startswith(CUT) and not same(params, run.params):
         status = OTHER
         warnings.warn(
             f"The replay of {run.name!r} ended at other parameters than the run holds. Under equal settings they are "
@@ -82,6 +88,17 @@ def replay(
             stacklevel=2,
         )
     return replace(run, params=params, status=status, made=recipe)
+
+
+def apart(params: Any, others: Any) -> float:
+    """The distance between two sets of parameters, relative to the length of the second; NaN if that was not kept."""
+    if not isinstance(others, Mapping):
+        return math.nan
+    one, two = (
+        np.concatenate([array.ravel() for _, array in sorted(arrays(tree).items())], dtype=np.float64)
+        for tree in (params, others)
+    )
+    return float(np.linalg.norm(one - two) / (np.linalg.norm(two) or 1.0))
 
 
 def same(params: Any, others: Any) -> bool:

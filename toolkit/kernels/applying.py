@@ -54,8 +54,10 @@ class Applier:
         self.optimizer = optimizer
         self.trainable = trainable
         self.clock = clock
-        self._init = jax.jit(partial(_init, optimizer))
-        self._step = jax.jit(partial(_step, optimizer, clock))
+        self.begin = partial(_init, optimizer)  # to be traced, as `step` is
+        self.step = partial(_step, optimizer, clock)
+        self._init = jax.jit(self.begin)
+        self._step = jax.jit(self.step)
 
     def init(self, params: np.ndarray) -> optax.OptState:
         """The optimizer state for parameters of shape [n]."""

@@ -99,10 +99,10 @@ class Learner:
         self.seed = seed
         self._first: tuple[np.ndarray, np.ndarray] | None = None
         self.vector = Vector.of(problem.model, problem.blocks, state)
-        self._gradient = jax.jit(self._differentiate)
+        self._gradient = jax.jit(self.differentiate)
         self._loss = jax.jit(self._forward)
-        self._measure = jax.jit(self._sums)
-        self._drift = jax.jit(self._difference)
+        self._measure = jax.jit(self.sums)
+        self._drift = jax.jit(self.difference)
 
     @property
     def layout(self) -> Layout:
@@ -183,9 +183,10 @@ class Learner:
             return values
         return values.sum() if self.problem.reduction == "sum" else values.mean()
 
-    def _differentiate(
+    def differentiate(
         self, flat: jax.Array, local: jax.Array, x: jax.Array, y: jax.Array, word: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Loss, norm, update [P] and new local state [S] of some rows, to be traced."""
         params, states = self.vector.unpack(flat, local)
 
         def objective(params: Any) -> tuple[jax.Array, Any]:
@@ -199,13 +200,15 @@ class Learner:
         outputs, _ = self.vector.call(*self.vector.unpack(flat, local), x, None)
         return self.objective(outputs, y)
 
-    def _sums(self, flat: jax.Array, local: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
+    def sums(self, flat: jax.Array, local: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
+        """The loss and metrics of some rows, added up; to be traced."""
         outputs, _ = self.vector.call(*self.vector.unpack(flat, local), x, None)
         loss = self.objective(outputs, y) * (1 if self.problem.reduction == "sum" else len(y))
         sums = {name: per_row(f(outputs, y), len(y), name).sum() for name, f in self.problem.metrics.items()}
         return {"loss": loss} | sums
 
-    def _difference(self, start: jax.Array, end: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def difference(self, start: jax.Array, end: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The drift [P] between two vectors and the norm of its learned part, to be traced."""
         drift = start - end
         learned = self.vector.trainable
         return drift, jnp.linalg.norm(drift if learned is None else jnp.where(learned, drift, 0))
