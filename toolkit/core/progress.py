@@ -6,15 +6,14 @@ Immutable records, not base classes. Every update costs at most O(log n) in the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, replace
 
 from immutables import Map
 
-from toolkit.core.messages import Committed, Event, Finished, Joined, Left, Worker, message
+from toolkit.core.messages import Committed, Event, Finished, Joined, Left, Worker
+from toolkit.core.records import Record, field, replace
 
 
-@message
-class Progress:
+class Progress(Record):
     """What a policy knows of its workers.
 
     Attributes

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-
 from immutables import Map
 
-from toolkit.core.messages import Committed, Done, Event, Finished, Joined, Left, Measured, Worker, message
+from toolkit.core.messages import Committed, Done, Event, Finished, Joined, Left, Measured, Worker
+from toolkit.core.records import Record, field, replace
 
 
-@message
-class Tally:
+class Tally(Record):
     """Time, updates, samples and metrics of a run, gathered from its events.
 
     Attributes

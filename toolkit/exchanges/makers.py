@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 from immutables import Map
@@ -27,6 +26,7 @@ from toolkit.core.messages import (
     Task,
     Worker,
 )
+from toolkit.core.records import replace
 from toolkit.core.strategy import Homes, Message, Strategy, keys, nowhere
 from toolkit.exchanges.rounds import Merge, Rounds
 

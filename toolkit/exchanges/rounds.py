@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
 
 from immutables import Map
 
 from toolkit.core.cluster import Cluster
-from toolkit.core.messages import PlaceName, Worker, message
+from toolkit.core.messages import PlaceName, Worker
+from toolkit.core.records import Record, field, replace
 
 
-@message
-class Merge:
+class Merge(Record):
     """One merge: which updates it takes, and all that its tasks need to say of them.
 
     `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one; `samples`
@@ -49,8 +48,7 @@ class Merge:
         )
 
 
-@message
-class Rounds:
+class Rounds(Record):
     """The names of iterations and merges, and the model version from which each worker started."""
 
     cluster: Cluster

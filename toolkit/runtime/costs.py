@@ -15,6 +15,13 @@ from toolkit.runtime.wire import chunk_nbytes, send_nbytes
 FORWARD = 1 / 3
 
 
+class Hosts(dict[PlaceName, PlaceName]):
+    """The host of each place; one that joined later has its own."""
+
+    def __missing__(self, place: PlaceName) -> PlaceName:
+        return place
+
+
 class Costs:
     """The seconds and bytes of each task on a described cluster.
 
@@ -42,14 +49,10 @@ class Costs:
     ) -> None:
         self.seed = seed
         self.cluster, self.step, self.link, self.apply = cluster, step, link, apply
-        self._hosts = hosts(cluster, given)
+        self.hosts = Hosts(hosts(cluster, given))
         self._size = max(1, cluster.layout.size)
         self._steps: dict[Worker, int] = {}
         self._sizes: dict[object, int] = {}
-
-    def host(self, place: PlaceName) -> PlaceName:
-        """The host of a place; one that joined later has its own."""
-        return self._hosts.get(place, place)
 
     def places_of(self, worker: Worker) -> list[PlaceName]:
         """The places of a worker."""
@@ -83,14 +86,15 @@ class Costs:
             self._sizes[key] = size
         return size
 
-    def wire(self, task: Send | Chunk, source: PlaceName, target: PlaceName) -> tuple[float, float]:
-        """Seconds on the lanes and of latency."""
-        link = self.link if isinstance(self.link, Link) else self.link.between(source, target)
-        return self.nbytes(task) / link.bandwidth, link.latency
+    def between(self, source: PlaceName, target: PlaceName) -> Link:
+        """The link from one host to another."""
+        return self.link if isinstance(self.link, Link) else self.link.between(source, target)
 
     def work(self, task: Task, now: float) -> float:
         """Seconds on the CPU of its host."""
         match task:
+            case Apply(part=(start, stop)):
+                return self.apply * ((stop - start) / self._size if stop > start else 1.0)
             case Compute(at=place, tickets=tickets, steps=steps, forward=forward):
                 worker = place if isinstance(place, int) else 0
                 count = len(tickets) if tickets else steps
@@ -98,7 +102,7 @@ class Costs:
                     return 0.0
                 first = self._steps.get(worker, 0)
                 self._steps[worker] = first + count
-                total = sum(self.step(worker, first + i, now, self.seed) for i in range(count))
+                total = sum([self.step(worker, index, now, self.seed) for index in range(first, first + count)])
                 return total * FORWARD if forward else total
             case Stage(worker=worker, stage=(_, stages), microbatch=(m, microbatches), phase=phase):
                 whole = self.step(worker, int(task.key[2]) - 1, now, self.seed)
@@ -106,6 +110,4 @@ class Costs:
                 a, b = cuts((0, rows), microbatches)[m] if task.tickets else (0, 1)
                 share = (b - a) / rows if task.tickets and rows else 1 / microbatches
                 return whole * share / stages * (FORWARD if phase == "forward" else 1 - FORWARD)
-            case Apply(part=(start, stop)):
-                return self.apply * ((stop - start) / self._size if stop > start else 1.0)
         return 0.0

@@ -5,7 +5,8 @@ The order is total, by (time, sequence). How operations share a host is told in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -83,15 +84,23 @@ class Engine:
         self.costs, self.recorder, self.data = costs, recorder, data
         self.now, self._count = 0.0, 0
         self._heap: list[tuple[float, int, Op | Event]] = []
-        self._graph = Graph()
-        self._ops = self._graph.ops
-        self._joins = Joins()
-        self._lanes = Lanes(costs)
+        self._graph, self._joins, self._lanes = Graph(), Joins(), Lanes(costs)
         self._version: dict[PlaceName, int] = {}  # place -> the last merge applied there
         self._skipped: set[tuple[PlaceName, int]] = set()  # merges that were cancelled there before they were applied
-        self._seen: dict[PlaceName, int] = {}  # place -> reads and writes so far
+        self._seen: defaultdict[PlaceName, int] = defaultdict(int)  # place -> reads and writes so far
         self._gone: set[PlaceName] = set()
         self._snapshots: dict[Key, dict[PlaceName, Any]] = {}
+        self._starts: dict[type, Callable[[Op], None]] = (
+            dict.fromkeys((Send, Chunk), self._leave)
+            | dict.fromkeys((Compute, Stage, Apply, Mix), self._queue)
+            | dict.fromkeys((Reduce, Evaluate, Cancel), self._at_once)
+        )
+        self._ends: dict[type, Callable[[Op], Sequence[Event]]] = (
+            dict.fromkeys((Send, Chunk), self._arrived)
+            | dict.fromkeys((Compute, Stage), self._computed)
+            | dict.fromkeys((Apply, Mix), self._merged)
+            | {Reduce: self._reduced, Evaluate: self._evaluated, Cancel: self._cancelled}
+        )
         for time, worker in joins:
             self._push(time, Joined(worker, time))
         for time, worker in leaves:
@@ -99,43 +108,44 @@ class Engine:
 
     def events(self) -> Iterator[Event]:
         """What happens, in order, until nothing more can."""
-        while self._heap:
-            self.now, _, item = heappop(self._heap)
-            if isinstance(item, Left):
+        heap = self._heap
+        while heap:
+            self.now, _, item = heappop(heap)
+            if isinstance(item, Op):
+                if not item.over and self._comes_to_its_end(item):
+                    if item.place not in self._gone and item.target not in self._gone:
+                        yield from self._ends[type(item.task)](item)
+                    self._release(item.then)
+            elif isinstance(item, Left):
                 self._gone.update(self.costs.places_of(item.worker))
                 yield item
                 self._forget()  # after the merges in which it took part have been cancelled
-            elif isinstance(item, Event):
+            else:
                 yield item
-            elif item.token in self._ops:
-                yield from self._arrive(item)
 
     def perform(self, tasks: Sequence[Task], cause: int) -> None:
         """Take up the tasks of a reply."""
-        for done in self._joins.add([task for task in tasks if isinstance(task, Join)], self.now):
-            self._push(self.now, done)
+        if joins := [task for task in tasks if isinstance(task, Join)]:
+            for done in self._joins.add(joins, self.now):
+                self._push(self.now, done)
         made: list[Op] = []
         for task in tasks:
-            if not isinstance(task, Join):
-                made.extend(self._taken_up(task, cause))
-        for op in made:
-            if not op.missing and op.token in self._ops:
-                self._start(op)
-
-    def _taken_up(self, task: Task, cause: int) -> list[Op]:
-        match task:
-            case Evaluate():
+            if not isinstance(task, (Join, Evaluate, Cancel)):
+                made.extend(self._graph.add(task, cause))
+            elif isinstance(task, Evaluate):
                 self._snapshots[task.key] = {}
-                return self._graph.read(task, cause, self._gone)
-            case Cancel(at=place, of=number):
+                made.extend(self._graph.read(task, cause, self._gone))
+            elif isinstance(task, Cancel):
                 self._drop(task)
                 (op,) = self._graph.add(task, cause)
-                if (other := self._lanes.merging(place, number)) is not None:
+                if (other := self._lanes.merging(task.at, task.of)) is not None:
                     self._graph.wait(op, other)
-                return [op]
-        return self._graph.add(task, cause)
+                made.append(op)
+        for op in made:
+            if not op.missing and not op.over:
+                self._start(op)
 
-    # -- in time ------------------------------------------------------------------------------------------------
+    # -- beginnings -----------------------------------------------------------------------------------------------
 
     def _push(self, time: float, item: Op | Event) -> None:
         heappush(self._heap, (time, self._count, item))
@@ -143,151 +153,150 @@ class Engine:
 
     def _start(self, op: Op) -> None:
         """Everything an operation waited for is done."""
-        op.wanted, task = self.now, op.task
+        op.wanted = self.now
         if op.place in self._gone:
-            del self._ops[op.token]
-        elif isinstance(task, (Send, Chunk)):
-            self._read(op, op.place)
-            op.began, arrival = self._lanes.send(task, self.now)
-            self._push(arrival, op)
-        elif isinstance(task, (Reduce, Evaluate, Cancel)):
-            op.began = self.now
-            if isinstance(task, Evaluate):
-                self._read(op, op.place)
-            self._push(self.now, op)
-        elif self._lanes.enter(op):
+            self._graph.remove(op)
+        else:
+            self._starts[type(op.task)](op)
+
+    def _leave(self, op: Op) -> None:
+        self._read(op)
+        self._push(self._lanes.send(op, self.now), op)
+
+    def _queue(self, op: Op) -> None:
+        if self._lanes.enter(op):
             self._begin(op)
 
     def _begin(self, op: Op) -> None:
         """The CPU takes up an operation."""
         op.began = self.now
-        self._read(op, op.place)
+        self._read(op)
         work = self.costs.work(op.task, self.now)
         self._lanes.interrupt(op, work)
         self._push(self.now + work, op)
 
-    def _arrive(self, op: Op) -> Iterator[Event]:
-        """An operation ends, unless another must be written at its target first."""
-        task = op.task
+    def _at_once(self, op: Op) -> None:
+        op.began = self.now
+        if isinstance(op.task, Evaluate):
+            self._read(op)
+        self._push(self.now, op)
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def _comes_to_its_end(self, op: Op) -> bool:
+        """Whether an operation ends now: not if it owes time, or if another must be written at its target first."""
         if op.debt:
             self._push(self.now + op.debt, op)
             op.debt = 0.0
-            return
-        if op.held:
-            first = next((self._ops[token] for token in op.held if token in self._ops), None)
-            if first is not None:
-                op.missing += 1
-                first.then.append(op)
-                return
-        del self._ops[op.token]
-        target = task.dst if isinstance(task, (Send, Chunk)) else op.place
-        if isinstance(task, (Compute, Stage, Apply, Mix)):
-            following = self._lanes.leave(op, lambda o: o.token in self._ops and o.place not in self._gone)
-            if following is not None:
-                self._begin(following)
-        if target in self._gone or op.place in self._gone:
-            self._release(op.then)
-            return
-        yield from self._finish(op, target)
-        self._release(op.then)
+            return False
+        if op.held and (first := next((other for other in op.held if not other.over), None)):
+            self._graph.wait(op, first)
+            return False
+        self._graph.remove(op)
+        if op.queued and (following := self._lanes.leave(op, self._gone)):
+            self._begin(following)
+        return True
 
     def _release(self, waiting: Iterable[Op]) -> None:
         """One thing less to wait for."""
         for op in waiting:
             op.missing -= 1
-            if not op.missing and op.token in self._ops:
+            if not op.missing and not op.over:
                 if op.held and op.reads >= 0:
                     self._push(self.now, op)  # it had arrived and was held
                 else:
                     self._start(op)
 
-    def _finish(self, op: Op, target: PlaceName) -> Iterator[Event]:
-        """Leave the result, write the row, and say what is reached."""
-        task = op.task
-        facts: Facts | None = None
-        if isinstance(task, Evaluate):
-            yield from self._evaluated(op, task)
-            return
-        if isinstance(task, Reduce) and op.token[-1] == "start":
-            self._write(op, target)
-            self.recorder.start(task, op.place, self.now, op.writes)
-            return
-        if not isinstance(task, (Cancel, Reduce)):
-            self._write(op, target)
-        if _takes_in(task) and task.round is not None:
-            self._version[target] = task.round
-        if isinstance(task, Cancel):
-            applied = self._version.get(op.place, -1) >= task.of and (op.place, task.of) not in self._skipped
-            facts = {"applied": (self.costs.worker(op.place),)} if applied else {}
-        elif isinstance(task, (Compute, Stage)):
-            facts = self.data.facts(task, op.value) if self.data else {"samples": self.costs.samples(task)}
+    def _arrived(self, op: Op) -> Sequence[Event]:
+        self._write(op)
+        if op.task.round is not None and _takes_in(op.task):
+            self._version[op.target] = op.task.round
+        return self._done(op)
+
+    def _computed(self, op: Op) -> Sequence[Event]:
+        self._write(op)
+        facts = self.data.facts(op.task, op.value) if self.data else {"samples": self.costs.samples(op.task)}
+        return self._done(op, facts)
+
+    def _merged(self, op: Op) -> Sequence[Event]:
+        self._write(op)
+        if op.task.round is not None:
+            self._version[op.target] = op.task.round
+        return self._done(op)
+
+    def _reduced(self, op: Op) -> Sequence[Event]:
+        if op.token[-1] == "start":
+            self._write(op)
+            self.recorder.start(op.task, op.place, self.now, op.writes)
+            return ()
+        return self._done(op)
+
+    def _cancelled(self, op: Op) -> Sequence[Event]:
+        place, number = op.place, op.task.of
+        applied = self._version.get(place, -1) >= number and (place, number) not in self._skipped
+        return self._done(op, {"applied": (self.costs.worker(place),)} if applied else {})
+
+    def _done(self, op: Op, facts: Facts | None = None) -> Sequence[Event]:
+        """Write the row, and say what is reached once all places have done their part."""
         op.value = None
         times, stamps = (op.wanted, op.began, self.now), (op.reads, op.writes)
-        self.recorder.task(task, op.place, op.cause, times, self.costs.nbytes(task), stamps, facts)
-        if not isinstance(task, Reduce) or not any((task.key, place) in self._ops for place in task.group):
-            yield from self._joins.done(task.key, self.now, facts)
+        self.recorder.task(op.task, op.place, op.cause, times, op.nbytes, stamps, facts)
+        return () if op.parts else self._joins.done(op.task.key, self.now, facts)
 
-    def _evaluated(self, op: Op, task: Evaluate) -> Iterator[Event]:
-        values = self._snapshots.get(task.key)
+    def _evaluated(self, op: Op) -> Sequence[Event]:
+        task, values = op.task, self._snapshots.get(op.task.key)
         if values is None:
-            return  # its merge was cancelled
+            return ()  # its merge was cancelled
         values[op.place] = op.value
         self.recorder.task(task, op.place, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
-        if any((task.key, place) in self._ops for place in task.sources):
-            return
+        if op.parts:
+            return ()
         del self._snapshots[task.key]
-        if self.data:
-            for name, value in self.data.measure(task, values).items():
-                yield Measured(name, value, -1 if task.round is None else task.round, self.now)
+        measured = self.data.measure(task, values) if self.data else {}
+        number = -1 if task.round is None else task.round
+        return [Measured(name, value, number, self.now) for name, value in measured.items()]
 
     # -- arrays ---------------------------------------------------------------------------------------------------
 
-    def _stamp(self, place: PlaceName) -> int:
-        count = self._seen.get(place, 0)
-        self._seen[place] = count + 1
-        return count
-
-    def _read(self, op: Op, place: PlaceName) -> None:
-        op.reads = self._stamp(place)
+    def _read(self, op: Op) -> None:
+        op.reads = self._seen[op.place]
+        self._seen[op.place] += 1
         if self.data:
-            op.value = self.data.read(place, op.task)
+            op.value = self.data.read(op.place, op.task)
 
-    def _write(self, op: Op, place: PlaceName) -> None:
-        op.writes = self._stamp(place)
+    def _write(self, op: Op) -> None:
+        op.writes = self._seen[op.target]
+        self._seen[op.target] += 1
         if self.data:
-            self.data.write(place, op.task, op.value)
+            self.data.write(op.target, op.task, op.value)
+
+    # -- losses ---------------------------------------------------------------------------------------------------
 
     def _drop(self, cancel: Cancel) -> None:
-        """Forget what a place still had to do for a merge, and what others would send it."""
+        """Forget what a place still had to do for a merge, and what others would send it, unless it is being applied."""
         self._joins.forget(cancel.of)
-        dropped = [op for op in self._ops.values() if self._concerns(cancel, op)]
+        dropped = [
+            op
+            for op in self._graph.of_merge(cancel.of, cancel.at)
+            if not (op.merges and self._lanes.merging(op.place, cancel.of) is op)
+        ]
         for op in dropped:
-            del self._ops[op.token]
+            self._graph.remove(op)
             self._snapshots.pop(op.task.key, None)
             if _takes_in(op.task):
-                self._skipped.add((getattr(op.task, "dst", op.place), cancel.of))
+                self._skipped.add((op.target, cancel.of))
         for op in dropped:
             self._release(other for other in op.then if other.task.round != cancel.of)
 
     def _forget(self) -> None:
         """Drop what places that are gone had still to do, or would be sent; what runs there comes to its end."""
-        lost = [
-            op
-            for op in self._ops.values()
-            if (op.place in self._gone or getattr(op.task, "dst", None) in self._gone) and not self._lanes.runs(op)
-        ]
+        gone = self._gone
+        lost = [op for op in self._graph.ops.values() if (op.place in gone or op.target in gone)]
+        lost = [op for op in lost if not self._lanes.runs(op)]
         for op in lost:
-            del self._ops[op.token]
+            self._graph.remove(op)
         for op in lost:
             self._release(op.then)
-
-    def _concerns(self, cancel: Cancel, op: Op) -> bool:
-        """Whether an operation is dropped by a cancel: of its merge, to or from its place, and not being applied."""
-        if op.task.round != cancel.of or isinstance(op.task, Cancel):
-            return False
-        if isinstance(op.task, (Apply, Mix)) and self._lanes.merging(op.place, cancel.of) is op:
-            return False
-        return cancel.at in (op.place, getattr(op.task, "dst", None))
 
 
 def _takes_in(task: Task) -> bool:

@@ -7,10 +7,10 @@ messages take no time.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Container
 
-from toolkit.core.messages import Apply, Chunk, Mix, PlaceName, Send
+from toolkit.core.messages import PlaceName
 from toolkit.runtime.costs import Costs
 from toolkit.runtime.graph import Op
 
@@ -19,52 +19,50 @@ class Lanes:
     """Who occupies what, and from when on it is free."""
 
     def __init__(self, costs: Costs) -> None:
-        self._costs = costs
-        self._steps: dict[PlaceName, deque[Op]] = {}  # host -> running and queued
-        self._merges: dict[PlaceName, deque[Op]] = {}
+        self._costs, self._hosts = costs, costs.hosts
+        self._steps: defaultdict[PlaceName, deque[Op]] = defaultdict(deque)  # host -> running and queued
+        self._merges: defaultdict[PlaceName, deque[Op]] = defaultdict(deque)
         self._out: dict[PlaceName, float] = {}  # host -> when its link is free
         self._in: dict[PlaceName, float] = {}
 
-    def send(self, task: Send | Chunk, now: float) -> tuple[float, float]:
-        """When a message begins to occupy the link, and when it arrives [s]."""
-        source, target = self._costs.host(task.src), self._costs.host(task.dst)
+    def send(self, op: Op, now: float) -> float:
+        """Let a message begin to occupy the link; when it arrives [s]."""
+        op.nbytes = nbytes = self._costs.nbytes(op.task)
+        source, target = self._hosts[op.place], self._hosts[op.target]
+        op.began = now
         if source == target:
-            return now, now
-        seconds, latency = self._costs.wire(task, source, target)
-        began = max(now, self._out.get(source, 0.0), self._in.get(target, 0.0))
-        self._out[source] = self._in[target] = began + seconds
-        return began, began + seconds + latency
+            return now
+        link = self._costs.between(source, target)
+        out, into = self._out.get(source, 0.0), self._in.get(target, 0.0)
+        op.began = began = max(now, out, into)
+        free = self._out[source] = self._in[target] = began + nbytes / link.bandwidth
+        return free + link.latency
 
     def enter(self, op: Op) -> bool:
         """Queue an operation for the CPU; whether it may begin at once."""
-        queue = self._queue(op)
+        queue = (self._merges if op.merges else self._steps)[self._hosts[op.place]]
         queue.append(op)
         return len(queue) == 1
 
-    def leave(self, op: Op, wanted: Callable[[Op], bool]) -> Op | None:
+    def leave(self, op: Op, gone: Container[PlaceName]) -> Op | None:
         """Take an operation that is done off the CPU; the next that is still wanted."""
-        queue = self._queue(op)
+        queue = (self._merges if op.merges else self._steps)[self._hosts[op.place]]
         queue.popleft()
-        while queue and not wanted(queue[0]):
+        while queue and (queue[0].over or queue[0].place in gone):
             queue.popleft()
         return queue[0] if queue else None
 
     def interrupt(self, op: Op, seconds: float) -> None:
         """Let what touches a model take time from the step that runs on its host."""
-        steps = self._steps.get(self._costs.host(op.place))
-        if seconds and steps and isinstance(op.task, (Apply, Mix)):
+        if seconds and op.merges and (steps := self._steps.get(self._hosts[op.place])):
             steps[0].debt += seconds
 
     def runs(self, op: Op) -> bool:
         """Whether the CPU is at an operation."""
-        host = self._costs.host(op.place)
+        host = self._hosts[op.place]
         return any(queue and queue[0] is op for queue in (self._steps.get(host), self._merges.get(host)))
 
     def merging(self, place: PlaceName, number: int) -> Op | None:
         """What takes a merge into the model of a place, if that runs or is queued."""
-        queue = self._merges.get(self._costs.host(place), ())
+        queue = self._merges.get(self._hosts[place], ())
         return next((op for op in queue if op.place == place and op.task.round == number), None)
-
-    def _queue(self, op: Op) -> deque[Op]:
-        queues = self._merges if isinstance(op.task, (Apply, Mix)) else self._steps
-        return queues.setdefault(self._costs.host(op.place), deque())
