@@ -33,6 +33,16 @@ class Action(Record):
     """Something is wanted: falls through the layers."""
 
 
+class _Rising(dict[type, bool]):
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, Event)
+        return self[kind]
+
+
+#: For each class of messages, whether it is an event; asked for every message, so it is looked up once per class.
+RISING: Mapping[type, bool] = _Rising()
+
+
 # -- events of the runtime ------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from toolkit.core.checks import bound
 from toolkit.core.cluster import Cluster, Home
 from toolkit.core.errors import ChainError, Livelock, Refused
-from toolkit.core.messages import Action, Event, Keys, PlaceName, Task
+from toolkit.core.messages import RISING, Action, Event, Keys, PlaceName, Task
 
 State: TypeAlias = Any
 Message: TypeAlias = Event | Action
@@ -262,29 +262,18 @@ def _init(layers: tuple[Strategy, ...], cluster: Cluster) -> State:
     return tuple(layer.init(cluster) for layer in layers)
 
 
-class _Rising(dict[type, bool]):
-    """For each class of messages, whether it is an event."""
-
-    def __missing__(self, kind: type) -> bool:
-        self[kind] = issubclass(kind, Event)
-        return self[kind]
-
-
-_rising = _Rising()
-
-
 def _step(layers: tuple[Strategy, ...], states: State, message: Message) -> tuple[State, list[Message]]:
     states, out, last = list(states), list[Message](), len(layers) - 1
-    queue = deque([(last if _rising[type(message)] else 0, message)])
+    queue = deque([(last if RISING[type(message)] else 0, message)])
     for _ in range(LIMIT):
         if not queue:
             return tuple(states), out
         i, message = queue.popleft()
         states[i], replies = layers[i].step(states[i], message)
-        if _rising[type(message)] and not any(map(is_, replies, repeat(message))):
+        if RISING[type(message)] and not any(map(is_, replies, repeat(message))):
             replies = (message, *replies)  # a fact always rises on
         for reply in replies:
-            if _rising[type(reply)]:
+            if RISING[type(reply)]:
                 if i:
                     queue.append((i - 1, reply))
                 else:
@@ -306,4 +295,4 @@ def _step(layers: tuple[Strategy, ...], states: State, message: Message) -> tupl
 
 def keys(tasks: Sequence[Task]) -> Keys:
     """The keys of some tasks, to be named in the `after` of another."""
-    return tuple(task.key for task in tasks)
+    return tuple([task.key for task in tasks])

@@ -125,17 +125,18 @@ class Engine:
 
     def perform(self, tasks: Sequence[Task], cause: int) -> None:
         """Take up the tasks of a reply."""
-        if joins := [task for task in tasks if isinstance(task, Join)]:
+        if joins := [task for task in tasks if type(task) is Join]:
             for done in self._joins.add(joins, self.now):
                 self._push(self.now, done)
         made: list[Op] = []
         for task in tasks:
-            if not isinstance(task, (Join, Evaluate, Cancel)):
-                made.extend(self._graph.add(task, cause))
-            elif isinstance(task, Evaluate):
+            kind = type(task)
+            if kind is Evaluate:
                 self._snapshots[task.key] = {}
-                made.extend(self._graph.read(task, cause, self._gone))
-            elif isinstance(task, Cancel):
+                made += self._graph.read(task, cause, self._gone)
+            elif kind is not Cancel:
+                made += self._graph.add(task, cause) if kind is not Join else ()
+            else:
                 self._drop(task)
                 (op,) = self._graph.add(task, cause)
                 if (other := self._lanes.merging(task.at, task.of)) is not None:

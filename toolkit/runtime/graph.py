@@ -9,6 +9,15 @@ from typing import Any
 from toolkit.core.messages import Apply, Cancel, Compute, Evaluate, Key, Mix, PlaceName, Reduce, Send, Stage, Task
 from toolkit.runtime.collective import chunk, incoming, orders
 
+#: Tasks at one place: whether they need its CPU, and whether they take something into its model.
+_PLACED = {
+    Compute: (True, False),
+    Stage: (True, False),
+    Apply: (True, True),
+    Mix: (True, True),
+    Cancel: (False, False),
+}
+
 
 class Op:
     """One task at one place, or on its way from there to another.
@@ -81,27 +90,25 @@ class Graph:
 
     def add(self, task: Task, cause: int) -> Sequence[Op]:
         """The operations of a task that may begin once they wait for nothing."""
-        if isinstance(task, Send):
+        kind = type(task)
+        if kind is Send:
             op = self._op(task, task.key, task.src, task.dst, cause)
             if task.item == "replica":
                 self._in_model_order(op, task.src)
                 self._in_model_order(op, task.dst)
-        elif isinstance(task, (Apply, Mix)):
-            op = self._op(task, task.key, task.at, task.at, cause)
-            op.queued = op.merges = True
-            self._in_model_order(op, task.at)
-        elif isinstance(task, (Compute, Stage, Cancel)):
-            op = self._op(task, task.key, task.at, task.at, cause)
-            op.queued = not isinstance(task, Cancel)
-        elif isinstance(task, Reduce):
+        elif kind is Reduce:
             return self._collective(task, cause)
+        elif kind in _PLACED:
+            op = self._op(task, task.key, task.at, task.at, cause)
+            op.queued, op.merges = _PLACED[kind]
+            if op.merges:
+                self._in_model_order(op, op.place)
         else:
             raise TypeError(
                 f"{task} is no task that a runtime knows. A layer of the strategy made it. "
                 f"Let the layer make tasks of the vocabulary."
             )
-        if task.after:
-            self._after(op, task.after)
+        self._after(op, task.after)
         return (op,)
 
     def read(self, task: Evaluate, cause: int, gone: Collection[PlaceName]) -> list[Op]:

@@ -33,13 +33,13 @@ class Joins:
             if not join.after:
                 done.append(Done(join, now))
                 continue
-            keys = set(join.after)
-            waiting = self._joins[join.key] = Waiting(join, len(keys))
-            for key in keys:
-                if key in self._after:
-                    self._after[key].append(waiting)
+            waiting = self._joins[join.key] = Waiting(join, len(join.after))
+            for key in join.after:
+                others = self._after.setdefault(key, [])
+                if others and others[-1] is waiting:
+                    waiting.missing -= 1  # a key that is named twice
                 else:
-                    self._after[key] = [waiting]
+                    others.append(waiting)
         return done
 
     def done(self, key: Key, time: float, facts: Facts | None = None) -> Sequence[Done]:

@@ -68,20 +68,37 @@ class Recorder:
         facts: Facts | None,
     ) -> None:
         """The row of a task: `times` it was wanted, begun and ended; `stamps` of its read and its write."""
-        key, place_of_worker = task.key, place if isinstance(place, int) else None
-        worker, clock = place_of_worker, None
+        kind, key = _KINDS[type(task)], task.key
+        worker, clock = place if type(place) is int else None, None
         if task.round is None and len(key) > 2 and key[0] != "welcome":
             worker, clock = key[1], key[2]  # type: ignore[assignment]
-        peer = task.dst if isinstance(task, (Send, Chunk)) else None
+        peer = task.dst if kind in ("send", "hop") else None  # type: ignore[attr-defined]
         wanted, began, ended = times
         reads, writes = stamps
-        if isinstance(task, Reduce):
+        if kind == "reduce":
             wanted, writes = self._starts.pop((key, place), (began, -1))
             began, reads = wanted, -1
         samples, loss = (facts.get("samples", 0), facts.get("loss", math.nan)) if facts else (0, math.nan)
         self._rows.append(
-            (_KINDS[type(task)], key, wanted, began, ended, worker, clock, task.round, place, peer)
-            + (nbytes, None, samples, cause, reads, writes, loss)
+            (
+                kind,
+                key,
+                wanted,
+                began,
+                ended,
+                worker,
+                clock,
+                task.round,
+                place,
+                peer,
+                nbytes,
+                None,
+                samples,
+                cause,
+                reads,
+                writes,
+                loss,
+            )
         )
 
     def event(self, event: Event) -> int:
@@ -118,7 +135,6 @@ class Recorder:
     ) -> int:
         rows = self._rows
         rows.append(
-            (kind, key, time, time, time, worker, clock, round, None, None)
-            + (0.0, stale, samples, -1, -1, -1, math.nan)
+            (kind, key, time, time, time, worker, clock, round, None, None, 0.0, stale, samples, -1, -1, -1, math.nan)
         )
         return len(rows) - 1
