@@ -70,9 +70,10 @@ class Costs:
 
     def nbytes(self, task: Task) -> int:
         """The bytes that a task sends."""
-        if isinstance(task, Send):
+        kind = type(task)
+        if kind is Send:
             key: object = (task.item, task.part, task.codec)
-        elif isinstance(task, Chunk):
+        elif kind is Chunk:
             key = (task.part, task.codec, task.start, task.stop, task.count)
         else:
             return 0
@@ -94,7 +95,7 @@ class Costs:
         """Seconds on the CPU of its host."""
         match task:
             case Apply(part=(start, stop)):
-                return self.apply * ((stop - start) / self._size if stop > start else 1.0)
+                return self.apply * ((stop - start) / self._size if stop > start else 1.0) if self.apply else 0.0
             case Compute(at=place, tickets=tickets, steps=steps, forward=forward):
                 worker = place if isinstance(place, int) else 0
                 count = len(tickets) if tickets else steps

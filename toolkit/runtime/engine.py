@@ -96,10 +96,10 @@ class Engine:
             | dict.fromkeys((Reduce, Evaluate, Cancel), self._at_once)
         )
         self._ends: dict[type, Callable[[Op], Sequence[Event]]] = (
-            dict.fromkeys((Send, Chunk), self._arrived)
-            | dict.fromkeys((Compute, Stage), self._computed)
+            dict.fromkeys((Compute, Stage), self._computed)
             | dict.fromkeys((Apply, Mix), self._merged)
-            | {Reduce: self._reduced, Evaluate: self._evaluated, Cancel: self._cancelled}
+            | {Send: self._arrived, Chunk: self._hopped, Reduce: self._reduced}
+            | {Evaluate: self._evaluated, Cancel: self._cancelled}
         )
         for time, worker in joins:
             self._push(time, Joined(worker, time))
@@ -108,20 +108,20 @@ class Engine:
 
     def events(self) -> Iterator[Event]:
         """What happens, in order, until nothing more can."""
-        heap = self._heap
+        heap, ends = self._heap, self._ends
         while heap:
             self.now, _, item = heappop(heap)
-            if isinstance(item, Op):
-                if not item.over and self._comes_to_its_end(item):
-                    if item.place not in self._gone and item.target not in self._gone:
-                        yield from self._ends[type(item.task)](item)
+            if isinstance(item, Event):
+                if isinstance(item, Left):
+                    self._gone.update(self.costs.places_of(item.worker))
+                yield item
+                if isinstance(item, Left):
+                    self._forget()  # after the merges in which it took part have been cancelled
+            elif not item.over:
+                reached = ends[type(item.task)](item)
+                if item.over:  # it was not put off
+                    yield from reached
                     self._release(item.then)
-            elif isinstance(item, Left):
-                self._gone.update(self.costs.places_of(item.worker))
-                yield item
-                self._forget()  # after the merges in which it took part have been cancelled
-            else:
-                yield item
 
     def perform(self, tasks: Sequence[Task], cause: int) -> None:
         """Take up the tasks of a reply."""
@@ -162,7 +162,8 @@ class Engine:
 
     def _leave(self, op: Op) -> None:
         self._read(op)
-        self._push(self._lanes.send(op, self.now), op)
+        heappush(self._heap, (self._lanes.send(op, self.now), self._count, op))
+        self._count += 1
 
     def _queue(self, op: Op) -> None:
         if self._lanes.enter(op):
@@ -182,21 +183,7 @@ class Engine:
             self._read(op)
         self._push(self.now, op)
 
-    # -- ends -----------------------------------------------------------------------------------------------------
-
-    def _comes_to_its_end(self, op: Op) -> bool:
-        """Whether an operation ends now: not if it owes time, or if another must be written at its target first."""
-        if op.debt:
-            self._push(self.now + op.debt, op)
-            op.debt = 0.0
-            return False
-        if op.held and (first := next((other for other in op.held if not other.over), None)):
-            self._graph.wait(op, first)
-            return False
-        self._graph.remove(op)
-        if op.queued and (following := self._lanes.leave(op, self._gone)):
-            self._begin(following)
-        return True
+    # -- ends: what is reached, if the operation is over and nobody who is gone took part -------------------------
 
     def _release(self, waiting: Iterable[Op]) -> None:
         """One thing less to wait for."""
@@ -209,23 +196,55 @@ class Engine:
                     self._start(op)
 
     def _arrived(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
+        if self._gone and self._lost(op):
+            return ()
         self._write(op)
         if op.task.round is not None and _takes_in(op.task):
             self._version[op.target] = op.task.round
         return self._done(op)
 
+    def _hopped(self, op: Op) -> Sequence[Event]:
+        """Another may have to be written at the target first."""
+        if (first := next((other for other in op.held if not other.over), None)) is not None:
+            self._graph.wait(op, first)
+            return ()
+        return self._arrived(op)
+
     def _computed(self, op: Op) -> Sequence[Event]:
+        if op.debt:
+            self._push(self.now + op.debt, op)
+            op.debt = 0.0
+            return ()
+        self._vacate(op)
+        if self._gone and self._lost(op):
+            return ()
         self._write(op)
         facts = self.data.facts(op.task, op.value) if self.data else {"samples": self.costs.samples(op.task)}
         return self._done(op, facts)
 
     def _merged(self, op: Op) -> Sequence[Event]:
+        self._vacate(op)
+        if self._gone and self._lost(op):
+            return ()
         self._write(op)
         if op.task.round is not None:
             self._version[op.target] = op.task.round
         return self._done(op)
 
+    def _vacate(self, op: Op) -> None:
+        """The CPU takes up what waits for it."""
+        self._graph.remove(op)
+        if (following := self._lanes.leave(op, self._gone)) is not None:
+            self._begin(following)
+
+    def _lost(self, op: Op) -> bool:
+        return op.place in self._gone or op.target in self._gone
+
     def _reduced(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
+        if self._gone and self._lost(op):
+            return ()
         if op.token[-1] == "start":
             self._write(op)
             self.recorder.start(op.task, op.place, self.now, op.writes)
@@ -233,6 +252,9 @@ class Engine:
         return self._done(op)
 
     def _cancelled(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
+        if self._gone and self._lost(op):
+            return ()
         place, number = op.place, op.task.of
         applied = self._version.get(place, -1) >= number and (place, number) not in self._skipped
         return self._done(op, {"applied": (self.costs.worker(place),)} if applied else {})
@@ -245,9 +267,10 @@ class Engine:
         return () if op.parts else self._joins.done(op.task.key, self.now, facts)
 
     def _evaluated(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
         task, values = op.task, self._snapshots.get(op.task.key)
-        if values is None:
-            return ()  # its merge was cancelled
+        if values is None or self._lost(op):
+            return ()  # also if its merge was cancelled
         values[op.place] = op.value
         self.recorder.task(task, op.place, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
         if op.parts:

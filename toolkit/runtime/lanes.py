@@ -22,8 +22,8 @@ class Lanes:
         self._costs, self._hosts = costs, costs.hosts
         self._steps: defaultdict[PlaceName, deque[Op]] = defaultdict(deque)  # host -> running and queued
         self._merges: defaultdict[PlaceName, deque[Op]] = defaultdict(deque)
-        self._out: dict[PlaceName, float] = {}  # host -> when its link is free
-        self._in: dict[PlaceName, float] = {}
+        self._out: defaultdict[PlaceName, float] = defaultdict(float)  # host -> when its link is free
+        self._in: defaultdict[PlaceName, float] = defaultdict(float)
 
     def send(self, op: Op, now: float) -> float:
         """Let a message begin to occupy the link; when it arrives [s]."""
@@ -33,8 +33,12 @@ class Lanes:
         if source == target:
             return now
         link = self._costs.between(source, target)
-        out, into = self._out.get(source, 0.0), self._in.get(target, 0.0)
-        op.began = began = max(now, out, into)
+        began = self._out[source]
+        if self._in[target] > began:
+            began = self._in[target]
+        if now > began:
+            began = now
+        op.began = began
         free = self._out[source] = self._in[target] = began + nbytes / link.bandwidth
         return free + link.latency
 
