@@ -35,6 +35,8 @@ class Progress(Record):
     def observe(self, event: Event) -> Progress:
         """The progress after an event."""
         match event:
+            case Committed(group):
+                return self._advance(group)
             case Joined(worker) if worker not in self.clock:
                 clock = self.slowest
                 return replace(
@@ -45,8 +47,6 @@ class Progress(Record):
                 )
             case Left(worker) | Finished(worker) if worker in self.clock:
                 return self._without(worker)
-            case Committed(group):
-                return self._advance(group)
         return self
 
     def _advance(self, group: Iterable[Worker]) -> Progress:

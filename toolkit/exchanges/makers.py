@@ -125,10 +125,11 @@ class Plans:
     def done(self, rounds: Rounds, event: Done) -> Answer:
         """An update is ready, a merge is in, a merge has stopped, or a newcomer has its replica."""
         rounds = replace(rounds, time=event.time)
-        match event.task.key:
-            case ("ready", int(worker), _) if worker in rounds.live:
-                rounds = replace(rounds, rows=rounds.rows.set(worker, event.facts.get("samples", 1)))
-                return rounds, (event, Ready(worker, event.time, rounds.stale(worker)))
+        key: Any = event.task.key
+        if key[0] == "ready" and key[1] in rounds.live:
+            rounds = replace(rounds, rows=rounds.rows.set(key[1], event.facts.get("samples", 1)))
+            return rounds, (event, Ready(key[1], event.time, rounds.stale(key[1])))
+        match key:
             case ("merged", int(number)) if number in rounds.flight:
                 rounds, replies = _merged(rounds, event, number)
                 rounds, more = _commit(rounds, self.merge, self.needs)

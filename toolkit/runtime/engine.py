@@ -111,23 +111,23 @@ class Engine:
         heap, ends = self._heap, self._ends
         while heap:
             self.now, _, item = heappop(heap)
-            if isinstance(item, Event):
-                if isinstance(item, Left):
-                    self._gone.update(self.costs.places_of(item.worker))
+            if type(item) is Op:
+                if not item.over:
+                    reached = ends[type(item.task)](item)
+                    if item.over:  # it was not put off
+                        yield from reached
+                        self._release(item.then)
+            elif isinstance(item, Left):
+                self._gone.update(self.costs.places_of(item.worker))
                 yield item
-                if isinstance(item, Left):
-                    self._forget()  # after the merges in which it took part have been cancelled
-            elif not item.over:
-                reached = ends[type(item.task)](item)
-                if item.over:  # it was not put off
-                    yield from reached
-                    self._release(item.then)
+                self._forget()  # after the merges in which it took part have been cancelled
+            else:
+                yield item
 
     def perform(self, tasks: Sequence[Task], cause: int) -> None:
         """Take up the tasks of a reply."""
-        if joins := [task for task in tasks if type(task) is Join]:
-            for done in self._joins.add(joins, self.now):
-                self._push(self.now, done)
+        for done in self._joins.add([task for task in tasks if type(task) is Join], self.now):
+            self._push(self.now, done)
         made: list[Op] = []
         for task in tasks:
             kind = type(task)
@@ -209,6 +209,7 @@ class Engine:
         if (first := next((other for other in op.held if not other.over), None)) is not None:
             self._graph.wait(op, first)
             return ()
+        op.held = ()
         return self._arrived(op)
 
     def _computed(self, op: Op) -> Sequence[Event]:
@@ -297,7 +298,7 @@ class Engine:
     # -- losses ---------------------------------------------------------------------------------------------------
 
     def _drop(self, cancel: Cancel) -> None:
-        """Forget what a place still had to do for a merge, and what others would send it, unless it is being applied."""
+        """Forget what a place still had to do for a merge, and what others would send it, but not what runs."""
         self._joins.forget(cancel.of)
         dropped = [
             op

@@ -9,14 +9,8 @@ from typing import Any
 from toolkit.core.messages import Apply, Cancel, Compute, Evaluate, Key, Mix, PlaceName, Reduce, Send, Stage, Task
 from toolkit.runtime.collective import chunk, incoming, orders
 
-#: Tasks at one place: whether they need its CPU, and whether they take something into its model.
-_PLACED = {
-    Compute: (True, False),
-    Stage: (True, False),
-    Apply: (True, True),
-    Mix: (True, True),
-    Cancel: (False, False),
-}
+#: Tasks at one place, and whether they take something into its model.
+_PLACED = {Compute: False, Stage: False, Apply: True, Mix: True, Cancel: False}
 
 
 class Op:
@@ -27,8 +21,8 @@ class Op:
     token : key of the task, or (key, place) where a task is done at several places
     target : PlaceName
         Where its result is left.
-    queued, merges : bool
-        Whether it needs the CPU of its place, and whether it takes something into the model there.
+    merges : bool
+        Whether it takes something into the model of its place.
     then : list of Op
         What waits for this; `missing` counts what this waits for.
     held : tuple of Op
@@ -52,7 +46,6 @@ class Op:
         "over",
         "parts",
         "place",
-        "queued",
         "reads",
         "target",
         "task",
@@ -65,7 +58,7 @@ class Op:
 
     def __init__(self, task: Task, token: Any, place: PlaceName, target: PlaceName, cause: int) -> None:
         self.task, self.token, self.place, self.target, self.cause = task, token, place, target, cause
-        self.queued = self.merges = self.over = False
+        self.merges = self.over = False
         self.missing = self.nbytes = 0
         self.wanted = self.began = self.debt = 0.0
         self.reads = self.writes = -1
@@ -92,15 +85,15 @@ class Graph:
         """The operations of a task that may begin once they wait for nothing."""
         kind = type(task)
         if kind is Send:
-            op = self._op(task, task.key, task.src, task.dst, cause)
+            op = self.ops[task.key] = Op(task, task.key, task.src, task.dst, cause)
             if task.item == "replica":
                 self._in_model_order(op, task.src)
                 self._in_model_order(op, task.dst)
         elif kind is Reduce:
             return self._collective(task, cause)
         elif kind in _PLACED:
-            op = self._op(task, task.key, task.at, task.at, cause)
-            op.queued, op.merges = _PLACED[kind]
+            op = self.ops[task.key] = Op(task, task.key, task.at, task.at, cause)
+            op.merges = _PLACED[kind]
             if op.merges:
                 self._in_model_order(op, op.place)
         else:
