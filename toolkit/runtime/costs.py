@@ -15,13 +15,6 @@ from toolkit.runtime.wire import chunk_nbytes, send_nbytes
 FORWARD = 1 / 3
 
 
-class Hosts(dict[PlaceName, PlaceName]):
-    """The host of each place; one that joined later has its own."""
-
-    def __missing__(self, place: PlaceName) -> PlaceName:
-        return place
-
-
 class Costs:
     """The seconds and bytes of each task on a described cluster.
 
@@ -49,10 +42,14 @@ class Costs:
     ) -> None:
         self.seed = seed
         self.cluster, self.step, self.link, self.apply = cluster, step, link, apply
-        self.hosts = Hosts(hosts(cluster, given))
+        self._hosts = hosts(cluster, given)
         self._size = max(1, cluster.layout.size)
         self._steps: dict[Worker, int] = {}
         self._sizes: dict[object, int] = {}
+
+    def host(self, place: PlaceName) -> PlaceName:
+        """The host of a place; one that joined later has its own."""
+        return self._hosts.get(place, place)
 
     def places_of(self, worker: Worker) -> list[PlaceName]:
         """The places of a worker."""

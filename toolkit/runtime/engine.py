@@ -5,7 +5,6 @@ The order is total, by (time, sequence). How operations share a host is told in 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
@@ -32,9 +31,9 @@ from toolkit.core.messages import (
     Worker,
 )
 from toolkit.runtime.costs import Costs
-from toolkit.runtime.graph import Graph, Op
+from toolkit.runtime.graph import Graph
 from toolkit.runtime.joins import Joins
-from toolkit.runtime.lanes import Lanes
+from toolkit.runtime.lanes import Op, Place, Places
 from toolkit.runtime.record import Recorder
 
 
@@ -84,11 +83,9 @@ class Engine:
         self.costs, self.recorder, self.data = costs, recorder, data
         self.now, self._count = 0.0, 0
         self._heap: list[tuple[float, int, Op | Event]] = []
-        self._graph, self._joins, self._lanes = Graph(), Joins(), Lanes(costs)
-        self._version: dict[PlaceName, int] = {}  # place -> the last merge applied there
-        self._skipped: set[tuple[PlaceName, int]] = set()  # merges that were cancelled there before they were applied
-        self._seen: defaultdict[PlaceName, int] = defaultdict(int)  # place -> reads and writes so far
-        self._gone: set[PlaceName] = set()
+        self._places = Places(costs)
+        self._graph, self._joins = Graph(self._places), Joins()
+        self._skipped: set[tuple[Place, int]] = set()  # merges that were cancelled there before they were applied
         self._snapshots: dict[Key, dict[PlaceName, Any]] = {}
         self._starts: dict[type, Callable[[Op], None]] = (
             dict.fromkeys((Send, Chunk), self._leave)
@@ -118,7 +115,8 @@ class Engine:
                         yield from reached
                         self._release(item.then)
             elif isinstance(item, Left):
-                self._gone.update(self.costs.places_of(item.worker))
+                for name in self.costs.places_of(item.worker):
+                    self._places[name].gone = True
                 yield item
                 self._forget()  # after the merges in which it took part have been cancelled
             else:
@@ -133,13 +131,13 @@ class Engine:
             kind = type(task)
             if kind is Evaluate:
                 self._snapshots[task.key] = {}
-                made += self._graph.read(task, cause, self._gone)
+                made += self._graph.read(task, cause)
             elif kind is not Cancel:
                 made += self._graph.add(task, cause) if kind is not Join else ()
             else:
                 self._drop(task)
                 (op,) = self._graph.add(task, cause)
-                if (other := self._lanes.merging(task.at, task.of)) is not None:
+                if (other := op.place.merging(task.of)) is not None:
                     self._graph.wait(op, other)
                 made.append(op)
         for op in made:
@@ -155,18 +153,18 @@ class Engine:
     def _start(self, op: Op) -> None:
         """Everything an operation waited for is done."""
         op.wanted = self.now
-        if op.place in self._gone:
+        if op.place.gone:
             self._graph.remove(op)
         else:
             self._starts[type(op.task)](op)
 
     def _leave(self, op: Op) -> None:
         self._read(op)
-        heappush(self._heap, (self._lanes.send(op, self.now), self._count, op))
+        heappush(self._heap, (op.send(self.costs, self.now), self._count, op))
         self._count += 1
 
     def _queue(self, op: Op) -> None:
-        if self._lanes.enter(op):
+        if op.place.lanes.enter(op):
             self._begin(op)
 
     def _begin(self, op: Op) -> None:
@@ -174,7 +172,8 @@ class Engine:
         op.began = self.now
         self._read(op)
         work = self.costs.work(op.task, self.now)
-        self._lanes.interrupt(op, work)
+        if work and op.merges and (steps := op.place.lanes.steps):
+            steps[0].debt += work  # what touches a model takes its time from the step that runs
         self._push(self.now + work, op)
 
     def _at_once(self, op: Op) -> None:
@@ -197,11 +196,11 @@ class Engine:
 
     def _arrived(self, op: Op) -> Sequence[Event]:
         self._graph.remove(op)
-        if self._gone and self._lost(op):
+        if op.lost():
             return ()
         self._write(op)
         if op.task.round is not None and _takes_in(op.task):
-            self._version[op.target] = op.task.round
+            op.target.version = op.task.round
         return self._done(op)
 
     def _hopped(self, op: Op) -> Sequence[Event]:
@@ -218,7 +217,7 @@ class Engine:
             op.debt = 0.0
             return ()
         self._vacate(op)
-        if self._gone and self._lost(op):
+        if op.lost():
             return ()
         self._write(op)
         facts = self.data.facts(op.task, op.value) if self.data else {"samples": self.costs.samples(op.task)}
@@ -226,54 +225,51 @@ class Engine:
 
     def _merged(self, op: Op) -> Sequence[Event]:
         self._vacate(op)
-        if self._gone and self._lost(op):
+        if op.lost():
             return ()
         self._write(op)
         if op.task.round is not None:
-            self._version[op.target] = op.task.round
+            op.target.version = op.task.round
         return self._done(op)
 
     def _vacate(self, op: Op) -> None:
         """The CPU takes up what waits for it."""
         self._graph.remove(op)
-        if (following := self._lanes.leave(op, self._gone)) is not None:
+        if (following := op.place.lanes.leave(op)) is not None:
             self._begin(following)
-
-    def _lost(self, op: Op) -> bool:
-        return op.place in self._gone or op.target in self._gone
 
     def _reduced(self, op: Op) -> Sequence[Event]:
         self._graph.remove(op)
-        if self._gone and self._lost(op):
+        if op.lost():
             return ()
         if op.token[-1] == "start":
             self._write(op)
-            self.recorder.start(op.task, op.place, self.now, op.writes)
+            self.recorder.start(op.task, op.place.name, self.now, op.writes)
             return ()
         return self._done(op)
 
     def _cancelled(self, op: Op) -> Sequence[Event]:
         self._graph.remove(op)
-        if self._gone and self._lost(op):
+        if op.lost():
             return ()
         place, number = op.place, op.task.of
-        applied = self._version.get(place, -1) >= number and (place, number) not in self._skipped
-        return self._done(op, {"applied": (self.costs.worker(place),)} if applied else {})
+        applied = place.version >= number and (place, number) not in self._skipped
+        return self._done(op, {"applied": (self.costs.worker(place.name),)} if applied else {})
 
     def _done(self, op: Op, facts: Facts | None = None) -> Sequence[Event]:
         """Write the row, and say what is reached once all places have done their part."""
         op.value = None
         times, stamps = (op.wanted, op.began, self.now), (op.reads, op.writes)
-        self.recorder.task(op.task, op.place, op.cause, times, op.nbytes, stamps, facts)
+        self.recorder.task(op.task, op.place.name, op.cause, times, op.nbytes, stamps, facts)
         return () if op.parts else self._joins.done(op.task.key, self.now, facts)
 
     def _evaluated(self, op: Op) -> Sequence[Event]:
         self._graph.remove(op)
         task, values = op.task, self._snapshots.get(op.task.key)
-        if values is None or self._lost(op):
+        if values is None or op.lost():
             return ()  # also if its merge was cancelled
-        values[op.place] = op.value
-        self.recorder.task(task, op.place, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
+        values[op.place.name] = op.value
+        self.recorder.task(task, op.place.name, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
         if op.parts:
             return ()
         del self._snapshots[task.key]
@@ -284,16 +280,14 @@ class Engine:
     # -- arrays ---------------------------------------------------------------------------------------------------
 
     def _read(self, op: Op) -> None:
-        op.reads = self._seen[op.place]
-        self._seen[op.place] += 1
+        op.reads = op.place.stamp()
         if self.data:
-            op.value = self.data.read(op.place, op.task)
+            op.value = self.data.read(op.place.name, op.task)
 
     def _write(self, op: Op) -> None:
-        op.writes = self._seen[op.target]
-        self._seen[op.target] += 1
+        op.writes = op.target.stamp()
         if self.data:
-            self.data.write(op.target, op.task, op.value)
+            self.data.write(op.target.name, op.task, op.value)
 
     # -- losses ---------------------------------------------------------------------------------------------------
 
@@ -302,8 +296,8 @@ class Engine:
         self._joins.forget(cancel.of)
         dropped = [
             op
-            for op in self._graph.of_merge(cancel.of, cancel.at)
-            if not (op.merges and self._lanes.merging(op.place, cancel.of) is op)
+            for op in self._graph.of_merge(cancel.of, self._places[cancel.at])
+            if not (op.merges and op.place.merging(cancel.of) is op)
         ]
         for op in dropped:
             self._graph.remove(op)
@@ -315,9 +309,7 @@ class Engine:
 
     def _forget(self) -> None:
         """Drop what places that are gone had still to do, or would be sent; what runs there comes to its end."""
-        gone = self._gone
-        lost = [op for op in self._graph.ops.values() if (op.place in gone or op.target in gone)]
-        lost = [op for op in lost if not self._lanes.runs(op)]
+        lost = [op for op in self._graph.ops.values() if op.lost() and not op.place.lanes.runs(op)]
         for op in lost:
             self._graph.remove(op)
         for op in lost:
