@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from immutables import Map
 
-from toolkit.core.messages import Committed, Done, Event, Finished, Joined, Left, Measured, Worker
+from toolkit.core.messages import Committed, Done, Event, Finished, Joined, Left, Measured, Ready, Worker
 from toolkit.core.records import Record, field, replace
 
 
@@ -43,6 +43,8 @@ class Tally(Record):
 
     def observe(self, event: Event) -> Tally:
         """The tally after an event."""
+        if type(event) is Ready:  # the Done before it said the same
+            return self if event.time <= self.time else replace(self, time=event.time)
         time = max(self.time, getattr(event, "time", self.time))
         match event:
             case Done(task, _, facts):

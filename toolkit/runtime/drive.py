@@ -72,11 +72,11 @@ class Drive:
                 tasks.append(reply)
             else:
                 self.tally = self.tally.observe(reply)
-                if isinstance(reply, Measured):
-                    self.measured.append((reply, self.tally.samples))
                 row = self.recorder.event(reply)
                 cause = row if reply is event else cause
-                if isinstance(reply, Ready) and isinstance(event, Done):
+                if type(reply) is Measured:
+                    self.measured.append((reply, self.tally.samples))
+                elif type(reply) is Ready and type(event) is Done:
                     healthy(reply, event.facts)
         return tasks, cause
 

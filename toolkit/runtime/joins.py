@@ -35,8 +35,10 @@ class Joins:
                 continue
             waiting = self._joins[join.key] = Waiting(join, len(join.after))
             for key in join.after:
-                others = self._after.setdefault(key, [])
-                if others and others[-1] is waiting:
+                others = self._after.get(key)
+                if others is None:
+                    self._after[key] = [waiting]
+                elif waiting in others:
                     waiting.missing -= 1  # a key that is named twice
                 else:
                     others.append(waiting)

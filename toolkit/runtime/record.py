@@ -103,21 +103,24 @@ class Recorder:
 
     def event(self, event: Event) -> int:
         """The row of an event that left the top of the strategy."""
+        kind = type(event)
+        if kind is Done:
+            samples = event.facts.get("samples", 0)
+            if event.task.key[0] == "ready":
+                self._ready[event.task.about[0]] = (event.task.key[2], samples)
+            self._round = event.task.round
+            return self._happened("done", event.task.key, event.time, round=event.task.round, samples=samples)
+        if kind is Ready:
+            clock, samples = self._ready.get(event.worker, (0, 0))
+            key: Key = ("ready", event.worker, clock)
+            return self._happened("ready", key, event.time, event.worker, clock, None, event.stale, samples)
+        if kind is Committed:
+            key = ("committed", *sorted(event.group))
+            return self._happened("committed", key, event.time, round=self._round)
         match event:
-            case Done(task, time, facts):
-                samples = facts.get("samples", 0)
-                if task.key[0] == "ready":
-                    self._ready[task.about[0]] = (int(task.key[2]), samples)
-                self._round = task.round
-                return self._happened("done", task.key, time, round=task.round, samples=samples)
-            case Ready(worker, time, stale):
-                clock, samples = self._ready.get(worker, (0, 0))
-                return self._happened("ready", ("ready", worker, clock), time, worker, clock, None, stale, samples)
-            case Committed(group, time):
-                return self._happened("committed", ("committed", *sorted(group)), time, round=self._round)
             case Joined(worker, time) | Left(worker, time) | Finished(worker, time):
-                kind = type(event).__name__.lower()
-                return self._happened(kind, (kind, worker), time, worker)
+                name = kind.__name__.lower()
+                return self._happened(name, (name, worker), time, worker)
             case Measured(name, _, number, time):
                 return self._happened("measured", ("measured", name), time, round=number)
         raise TypeError(f"{event!r} has no row. Only the events of the vocabulary are recorded. Use one of them.")
