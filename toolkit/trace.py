@@ -87,7 +87,7 @@ class Trace:
     """
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def append(self, row: Row) -> int:
         """Record a row; its number `seq` is returned, for the `cause` of what follows from it."""
@@ -95,8 +95,8 @@ class Trace:
         return len(self._rows) - 1
 
     @property
-    def rows(self) -> list[Row]:
-        """The rows so far."""
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows so far, with the fields of :class:`Row`; plain tuples cost less than named ones."""
         return self._rows
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import fields
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_messages_cannot_be_changed_and_have_no_room_for_more(cls):
     message = sample(cls)
     assert not hasattr(message, "__dict__")
     for f in fields(cls):
-        with pytest.raises(FrozenInstanceError):
+        with pytest.raises(AttributeError, match="immutable"):
             setattr(message, f.name, None)
 
 

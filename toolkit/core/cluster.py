@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from toolkit.core.checks import native
 from toolkit.core.errors import Refused
 from toolkit.core.layout import Layout
-from toolkit.core.messages import PlaceName, Span, Worker, message
+from toolkit.core.messages import PlaceName, Span, Worker
+from toolkit.core.records import Record, field
 
 
-@message
-class Home:
+class Home(Record):
     """What a place is for: the span of the model vector that lives there, and its role.
 
     `role` is ``"worker"``, ``"server"`` or ``"stage"``; `worker` is the worker it belongs to (None: a server). A place
@@ -28,8 +27,7 @@ class Home:
     stage: tuple[int, int] = (0, 1)
 
 
-@message
-class Cluster:
+class Cluster(Record):
     """The description that every layer receives at `init`.
 
     `budget` bounds the iterations of each worker (absent: no bound); `seed` feeds every counter-based choice;

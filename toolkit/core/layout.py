@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from toolkit.core.errors import Refused
-from toolkit.core.messages import Span, message
+from toolkit.core.messages import Span
+from toolkit.core.records import Record
 
 
-@message
-class Piece:
+class Piece(Record):
     """One tensor of the model: `size` values, part of the named `block`.
 
     A piece of block ``""`` stands for a model of which only the size is known; it may be cut anywhere. Pieces that are
@@ -27,8 +27,7 @@ class Piece:
     trainable: bool = True
 
 
-@message
-class Layout:
+class Layout(Record):
     """The pieces of the model vector in order; each value takes `itemsize` bytes on the wire."""
 
     pieces: tuple[Piece, ...]

@@ -11,8 +11,9 @@ worker 3) or the :data:`COORDINATOR`. A *span* is a range ``(start, stop)`` of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, dataclass_transform
+from typing import Any, TypeAlias
+
+from toolkit.core.records import Record, field
 
 Worker: TypeAlias = int
 PlaceName: TypeAlias = int | str
@@ -24,26 +25,27 @@ Facts: TypeAlias = Mapping[str, Any]
 COORDINATOR = "coordinator"
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def message(cls: type) -> type:
-    """Make a class a message: an immutable record without a ``__dict__``."""
-    return dataclass(frozen=True, slots=True)(cls)
-
-
-@message
-class Event:
+class Event(Record):
     """Something happened: rises through the layers."""
 
 
-@message
-class Action:
+class Action(Record):
     """Something is wanted: falls through the layers."""
+
+
+class _Rising(dict[type, bool]):
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, Event)
+        return self[kind]
+
+
+#: For each class of messages, whether it is an event; asked for every message, so it is looked up once per class.
+RISING: Mapping[type, bool] = _Rising()
 
 
 # -- events of the runtime ------------------------------------------------------------------------------------
 
 
-@message
 class Joined(Event):
     """A worker is ready to take part; `time` is in seconds since the run began."""
 
@@ -51,7 +53,6 @@ class Joined(Event):
     time: float
 
 
-@message
 class Left(Event):
     """A worker is gone and will not come back under this number."""
 
@@ -59,7 +60,6 @@ class Left(Event):
     time: float
 
 
-@message
 class Done(Event):
     """A :class:`Join` was reached: everything it waited for is performed.
 
@@ -71,7 +71,6 @@ class Done(Event):
     facts: Facts = field(default_factory=dict)
 
 
-@message
 class Measured(Event):
     """A metric of the model as it was after merge number `round`."""
 
@@ -84,7 +83,6 @@ class Measured(Event):
 # -- events of an exchange ------------------------------------------------------------------------------------
 
 
-@message
 class Ready(Event):
     """An update of `worker` can be merged; `stale` counts the merges issued since its parameters were read."""
 
@@ -93,7 +91,6 @@ class Ready(Event):
     stale: int
 
 
-@message
 class Committed(Event):
     """The model now contains the updates of `group`."""
 
@@ -101,7 +98,6 @@ class Committed(Event):
     time: float
 
 
-@message
 class Finished(Event):
     """A worker has run all its iterations: it leaves every quorum, plan and minimum."""
 
@@ -112,14 +108,12 @@ class Finished(Event):
 # -- actions of a policy --------------------------------------------------------------------------------------
 
 
-@message
 class Release(Action):
     """These workers may start their next iteration."""
 
     workers: frozenset[Worker]
 
 
-@message
 class Commit(Action):
     """Take the updates of `group` into the model, as one mean weighted by samples."""
 
@@ -129,8 +123,7 @@ class Commit(Action):
 # -- tasks ----------------------------------------------------------------------------------------------------
 
 
-@message
-class Ticket:
+class Ticket(Record):
     """Which rows a step reads: `count` rows from position `first` of the order of `epoch`.
 
     The order is that of all rows, or with `shard` the order of that worker's own rows. Count 0 means that
@@ -143,19 +136,22 @@ class Ticket:
     shard: Worker | None = None
 
 
-@message
-class Task(Action):
+class Keyed(Action):
+    """A task by its name."""
+
+    key: Key
+
+
+class Task(Keyed, kw_only=True):
     """Work for a runtime: begins once every task of the same reply named in `after` is done.
 
     A `key` is used once per run. Tasks of a merge carry its number in `round`.
     """
 
-    key: Key
-    after: Keys = field(default=(), kw_only=True)
-    round: int | None = field(default=None, kw_only=True)
+    after: Keys = ()
+    round: int | None = None
 
 
-@message
 class Compute(Task):
     """One local update at a worker: a gradient, or the drift of `steps` local steps.
 
@@ -171,7 +167,6 @@ class Compute(Task):
     local: bool = False
 
 
-@message
 class Stage(Task):
     """Forward or backward of stage `stage` (index, count) on microbatch `microbatch` (index, count)."""
 
@@ -186,7 +181,6 @@ class Stage(Task):
     forward: bool = False
 
 
-@message
 class Send(Task):
     """Move an item of `src` to `dst`.
 
@@ -204,7 +198,6 @@ class Send(Task):
     microbatch: tuple[int, int] = (0, 1)
 
 
-@message
 class Reduce(Task):
     """Sum the weighted updates of `group` over `part` and leave the sum at every member.
 
@@ -218,7 +211,6 @@ class Reduce(Task):
     codec: str | None = None
 
 
-@message
 class Chunk(Task):
     """One hop of a :class:`Reduce`: chunks ``[start, stop)`` of `count` go from `src` to `dst`, which adds or replaces.
 
@@ -236,7 +228,6 @@ class Chunk(Task):
     codec: str | None = None
 
 
-@message
 class Apply(Task):
     """Optimizer step on `part` at a place with the weighted mean update of `group`.
 
@@ -259,7 +250,6 @@ class Apply(Task):
     drift: bool = False
 
 
-@message
 class Mix(Task):
     """Replace the parameters of a place by ``sum(weight * snapshot)`` over `sources`, itself among them."""
 
@@ -269,7 +259,6 @@ class Mix(Task):
     part: Span
 
 
-@message
 class Evaluate(Task):
     """Measure the model that `sources` hold together, on copies, outside the timed lanes."""
 
@@ -277,7 +266,6 @@ class Evaluate(Task):
     sources: tuple[PlaceName, ...]
 
 
-@message
 class Cancel(Task):
     """Drop at a place what is still to do for merge `of`, and report whether it was already applied there."""
 
@@ -285,7 +273,6 @@ class Cancel(Task):
     of: int
 
 
-@message
 class Join(Task):
     """Takes no time; its :class:`Done` rises once `after` is done. `about` names the workers it concerns."""
 

@@ -9,13 +9,14 @@ from typing import Any
 from toolkit.core import messages
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Action, Event, Ticket
+from toolkit.core.records import Record
 
-_CLASSES: dict[str, type] = {
+_CLASSES: dict[str, type[Record]] = {
     name: cls
     for name, cls in inspect.getmembers(messages, inspect.isclass)
     if issubclass(cls, (Event, Action, Ticket)) and cls.__module__ == messages.__name__
 }
-_FIELDS = {name: tuple(cls.__dataclass_fields__) for name, cls in _CLASSES.items()}  # type: ignore[attr-defined]
+_FIELDS = {name: cls.__struct_fields__ for name, cls in _CLASSES.items()}
 _MARK = "\x00"  # before the name of a message, so that no list of text can be taken for one
 
 

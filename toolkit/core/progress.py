@@ -6,15 +6,14 @@ Immutable records, not base classes. Every update costs at most O(log n) in the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, replace
 
 from immutables import Map
 
-from toolkit.core.messages import Committed, Event, Finished, Joined, Left, Worker, message
+from toolkit.core.messages import Committed, Event, Finished, Joined, Left, Worker
+from toolkit.core.records import Record, field, replace
 
 
-@message
-class Progress:
+class Progress(Record):
     """What a policy knows of its workers.
 
     Attributes
@@ -36,6 +35,8 @@ class Progress:
     def observe(self, event: Event) -> Progress:
         """The progress after an event."""
         match event:
+            case Committed(group):
+                return self._advance(group)
             case Joined(worker) if worker not in self.clock:
                 clock = self.slowest
                 return replace(
@@ -46,8 +47,6 @@ class Progress:
                 )
             case Left(worker) | Finished(worker) if worker in self.clock:
                 return self._without(worker)
-            case Committed(group):
-                return self._advance(group)
         return self
 
     def _advance(self, group: Iterable[Worker]) -> Progress:

@@ -11,13 +11,15 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from numbers import Integral, Real
+from operator import is_
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from toolkit.core.checks import bound
 from toolkit.core.cluster import Cluster, Home
 from toolkit.core.errors import ChainError, Livelock, Refused
-from toolkit.core.messages import Action, Event, Keys, PlaceName, Task
+from toolkit.core.messages import RISING, Action, Event, Keys, PlaceName, Task
 
 State: TypeAlias = Any
 Message: TypeAlias = Event | Action
@@ -261,27 +263,30 @@ def _init(layers: tuple[Strategy, ...], cluster: Cluster) -> State:
 
 
 def _step(layers: tuple[Strategy, ...], states: State, message: Message) -> tuple[State, list[Message]]:
-    states, out = list(states), list[Message]()
-    queue = deque([(len(layers) - 1 if isinstance(message, Event) else 0, message)])
+    states, out, last = list(states), list[Message](), len(layers) - 1
+    queue = deque([(last if RISING[type(message)] else 0, message)])
     for _ in range(LIMIT):
         if not queue:
             return tuple(states), out
         i, message = queue.popleft()
-        if i < 0:
-            out.append(message)
-        elif i < len(layers):
-            states[i], replies = layers[i].step(states[i], message)
-            rises = isinstance(message, Event)
-            if rises and not any(reply is message for reply in replies):
-                queue.append((i - 1, message))  # a fact always rises on
-            queue.extend((i - 1 if isinstance(reply, Event) else i + 1, reply) for reply in replies)
-        elif isinstance(message, Task):
-            out.append(message)
-        else:
-            raise ChainError(
-                f"{message} fell out of {', '.join(layer.spec for layer in layers)}. No layer turns it into tasks. "
-                f"Put an exchange such as parameter_server() below the policy."
-            )
+        states[i], replies = layers[i].step(states[i], message)
+        if RISING[type(message)] and not any(map(is_, replies, repeat(message))):
+            replies = (message, *replies)  # a fact always rises on
+        for reply in replies:
+            if RISING[type(reply)]:
+                if i:
+                    queue.append((i - 1, reply))
+                else:
+                    out.append(reply)
+            elif i < last:
+                queue.append((i + 1, reply))
+            elif isinstance(reply, Task):
+                out.append(reply)
+            else:
+                raise ChainError(
+                    f"{reply} fell out of {', '.join(layer.spec for layer in layers)}. No layer turns it into tasks. "
+                    f"Put an exchange such as parameter_server() below the policy."
+                )
     raise Livelock(
         f"One event caused {LIMIT} messages without end; the last was {message}. Two layers answer each other. "
         f"Look for those that answer {type(message).__name__}."
@@ -290,4 +295,4 @@ def _step(layers: tuple[Strategy, ...], states: State, message: Message) -> tupl
 
 def keys(tasks: Sequence[Task]) -> Keys:
     """The keys of some tasks, to be named in the `after` of another."""
-    return tuple(task.key for task in tasks)
+    return tuple([task.key for task in tasks])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-
 from immutables import Map
 
-from toolkit.core.messages import Committed, Done, Event, Finished, Joined, Left, Measured, Worker, message
+from toolkit.core.messages import Committed, Done, Event, Finished, Joined, Left, Measured, Ready, Worker
+from toolkit.core.records import Record, field, replace
 
 
-@message
-class Tally:
+class Tally(Record):
     """Time, updates, samples and metrics of a run, gathered from its events.
 
     Attributes
@@ -45,21 +43,23 @@ class Tally:
 
     def observe(self, event: Event) -> Tally:
         """The tally after an event."""
+        if type(event) is Ready:  # the Done before it said the same
+            return self if event.time <= self.time else replace(self, time=event.time)
         time = max(self.time, getattr(event, "time", self.time))
-        later = self if time == self.time else replace(self, time=time)
         match event:
-            case Joined():
-                return replace(later, active=self.active + 1, joined=self.joined + 1)
-            case Finished(worker):
-                return replace(later, active=self.active - 1, finished=self.finished.set(worker, True))
-            case Left(worker) if worker not in self.finished:
-                return replace(later, active=self.active - 1)
-            case Done(task, _, facts) if task.key[0] == "ready":
-                pending = self.pending.set(task.about[0], facts.get("samples", 1))
-                return replace(later, iterations=self.iterations + 1, pending=pending)
+            case Done(task, _, facts):
+                if task.key[0] == "ready":
+                    pending = self.pending.set(task.about[0], facts.get("samples", 1))
+                    return replace(self, time=time, iterations=self.iterations + 1, pending=pending)
             case Committed(group) if group:
-                rows = sum(self.pending.get(worker, 0) for worker in group)
-                return replace(later, updates=self.updates + 1, samples=self.samples + rows)
+                rows = sum([self.pending.get(worker, 0) for worker in group])
+                return replace(self, time=time, updates=self.updates + 1, samples=self.samples + rows)
+            case Joined():
+                return replace(self, time=time, active=self.active + 1, joined=self.joined + 1)
+            case Finished(worker):
+                return replace(self, time=time, active=self.active - 1, finished=self.finished.set(worker, True))
+            case Left(worker) if worker not in self.finished:
+                return replace(self, time=time, active=self.active - 1)
             case Measured(name, value):
-                return replace(later, metrics=self.metrics.set(name, value))
-        return later
+                return replace(self, time=time, metrics=self.metrics.set(name, value))
+        return self if time == self.time else replace(self, time=time)

@@ -7,8 +7,11 @@ X. Lian, W. Zhang, C. Zhang, J. Liu, "Asynchronous decentralized parallel stocha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import index
+
+from immutables import Map
 
 from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
@@ -59,23 +62,22 @@ def gossip(topology: Neighbours | Edges) -> Strategy:
     if edges is None:
         function("topology", topology, "worker", "clock", "live", "seed")
 
-    def near(cluster: Cluster, worker: Worker, clock: int, live: Sequence[Worker]) -> tuple[Worker, ...]:
+    beside = joined(edges or ())
+
+    def near(cluster: Cluster, m: Merge, worker: Worker, clock: int) -> tuple[Worker, ...]:
         if edges is None:
-            return topology(worker, clock, live, cluster.seed)  # type: ignore[operator]
-        return tuple(
-            b if a == worker else a for a, b in edges if worker in (a, b) and (b if a == worker else a) in live
-        )
+            return topology(worker, clock, present(m.live, m.guests), cluster.seed)  # type: ignore[operator]
+        return tuple([v for v in beside.get(worker, ()) if v in m.live and v not in m.guests])
 
     def partners(cluster: Cluster, m: Merge) -> dict[Worker, tuple[Worker, ...]]:
         """With whom each participant of a merge averages; symmetric."""
-        live = tuple(sorted(w for w in m.live if w not in m.guests))
         if len(m.group) == 1:
-            peers = near(cluster, m.group[0], m.clocks[0], live)
+            peers = near(cluster, m, m.group[0], m.clocks[0])
             if not peers:
                 return {m.group[0]: ()}
             peer = peers[choose(len(peers), cluster.seed, m.group[0], m.clocks[0], 1)]
             return {m.group[0]: (peer,), peer: (m.group[0],)}
-        asked = {w: set(near(cluster, w, m.round, live)) & set(m.group) for w in m.group}
+        asked = {w: set(near(cluster, m, w, m.round)) & set(m.group) for w in m.group}
         return {w: tuple(v for v in m.group if v in asked[w] or w in asked[v]) for w in m.group}
 
     def begin(cluster: Cluster, worker: Worker, clock: int) -> Sequence[Task]:
@@ -98,6 +100,22 @@ def gossip(topology: Neighbours | Edges) -> Strategy:
         return tuple(partners(cluster, m))
 
     return exchange(begin, merge, places, again, needs)
+
+
+@lru_cache(maxsize=8)
+def present(live: Map[Worker, bool], guests: tuple[Worker, ...]) -> tuple[Worker, ...]:
+    """The workers that hold a model, in order; gone through again only when somebody came or went."""
+    return tuple(sorted(worker for worker in live if worker not in guests))
+
+
+def joined(edges: Iterable[tuple[Worker, Worker]]) -> Mapping[Worker, list[Worker]]:
+    """The neighbours of each worker, in the order of the edges."""
+    beside: dict[Worker, list[Worker]] = {}
+    for a, b in edges:
+        beside.setdefault(a, []).append(b)
+        if a != b:
+            beside.setdefault(b, []).append(a)
+    return beside
 
 
 def paired(topology: Edges) -> tuple[tuple[Worker, Worker], ...]:

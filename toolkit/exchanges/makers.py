@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from immutables import Map
 
 from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
 from toolkit.core.messages import (
-    Action,
+    RISING,
     Cancel,
     Commit,
     Committed,
@@ -27,12 +27,14 @@ from toolkit.core.messages import (
     Task,
     Worker,
 )
+from toolkit.core.records import replace
 from toolkit.core.strategy import Homes, Message, Strategy, keys, nowhere
 from toolkit.exchanges.rounds import Merge, Rounds
 
 Begin: TypeAlias = Callable[[Cluster, Worker, int], Sequence[Task]]
 Plan: TypeAlias = Callable[[Cluster, Merge], Sequence[Task]]
 Needs: TypeAlias = Callable[[Cluster, Merge], Sequence[Worker]]
+Answer: TypeAlias = tuple[Rounds, Sequence[Message]]
 
 
 def nobody(cluster: Cluster, merge: Merge) -> Sequence[Worker]:
@@ -75,45 +77,84 @@ def exchange(
     for name, plan in (("merge", merge), ("repair", repair or merge), ("needs", needs)):
         function(name, plan, "cluster", "merge")
 
-    def step(rounds: Rounds, message: Message) -> tuple[Rounds, Sequence[Message]]:
-        if isinstance(message, (Joined, Left, Done)):
-            rounds = replace(rounds, time=message.time)
-        match message:
-            case Joined(worker):
-                late = repair is not None and rounds.issued > 0
-                guests = rounds.guests.set(worker, worker) if late else rounds.guests
-                return replace(rounds, live=rounds.live.set(worker, True), guests=guests), ()
-            case Left(worker) if worker in rounds.live:
-                guests = rounds.guests.delete(worker) if worker in rounds.guests else rounds.guests
-                rounds = replace(rounds, live=rounds.live.delete(worker), guests=guests)
-                rounds, cancels = _cancel(rounds, needs, worker) if repair else (rounds, ())
-                rounds, hellos = _welcome(rounds, begin, [w for w, source in guests.items() if source == worker])
-                return rounds, (message, *cancels, *hellos)
-            case Done(Join(("welcomed", int(worker), source))) if rounds.guests.get(worker) == source:
-                rounds, tasks = _begin(replace(rounds, guests=rounds.guests.delete(worker)), begin, [worker])
-                return rounds, (message, *tasks)
-            case Release(workers):
-                return _release(rounds, begin, workers)
-            case Done(Join(("ready", int(worker), _)), time, facts) if worker in rounds.live:
-                rounds = replace(rounds, rows=rounds.rows.set(worker, facts.get("samples", 1)))
-                return rounds, (message, Ready(worker, time, rounds.stale(worker)))
-            case Commit(group):
-                return _commit(replace(rounds, held=(*rounds.held, group)), merge, needs)
-            case Done(Join(("merged", int(number))), time) if number in rounds.flight:
-                rounds, replies = _merged(rounds, message, number, time)
-                rounds, more = _commit(rounds, merge, needs)
-                return rounds, (*replies, *more)
-            case Done(Join(("cancelled", int(number), _)), _, facts) if rounds.cancelled.get(number, ()) is None:
-                applied = tuple(facts.get("applied", ()))
-                rounds = replace(rounds, cancelled=rounds.cancelled.set(number, applied))
-                rounds, replies = _repairs(rounds, merge, repair or merge, needs)
-                return rounds, (message, *replies)
-        return rounds, ((message,) if isinstance(message, Action) else ())
+    plans = Plans(begin, merge, repair, needs)
+    answers: dict[type, Callable[[Rounds, Any], Answer]] = {
+        Joined: plans.joined,
+        Left: plans.left,
+        Done: plans.done,
+        Release: plans.release,
+        Commit: plans.commit,
+    }
+
+    def step(rounds: Rounds, message: Message) -> Answer:
+        answer = answers.get(type(message))
+        if answer is None:
+            return rounds, (() if RISING[type(message)] else (message,))
+        return answer(rounds, message)
 
     return Strategy(Rounds, step, "exchange", places)
 
 
-def _release(rounds: Rounds, begin: Begin, workers: frozenset[Worker]) -> tuple[Rounds, Sequence[Message]]:
+@dataclass(frozen=True)
+class Plans:
+    """What an exchange is made of, and how it answers each kind of message."""
+
+    begin: Begin
+    merge: Plan
+    repair: Plan | None
+    needs: Needs
+
+    def joined(self, rounds: Rounds, event: Joined) -> Answer:
+        """A newcomer waits for a replica, if there are replicas and they have moved."""
+        late = self.repair is not None and rounds.issued > 0
+        guests = rounds.guests.set(event.worker, event.worker) if late else rounds.guests
+        return replace(rounds, time=event.time, live=rounds.live.set(event.worker, True), guests=guests), ()
+
+    def left(self, rounds: Rounds, event: Left) -> Answer:
+        """Merges among replicas are cancelled, and who was to have a replica from it asks another."""
+        worker, guests = event.worker, rounds.guests
+        rounds = replace(rounds, time=event.time)
+        if worker not in rounds.live:
+            return rounds, ()
+        guests = guests.delete(worker) if worker in guests else guests
+        rounds = replace(rounds, live=rounds.live.delete(worker), guests=guests)
+        rounds, cancels = _cancel(rounds, self.needs, worker) if self.repair else (rounds, ())
+        rounds, hellos = _welcome(rounds, self.begin, [w for w, source in guests.items() if source == worker])
+        return rounds, (event, *cancels, *hellos)
+
+    def done(self, rounds: Rounds, event: Done) -> Answer:
+        """An update is ready, a merge is in, a merge has stopped, or a newcomer has its replica."""
+        rounds = replace(rounds, time=event.time)
+        key: Any = event.task.key
+        if key[0] == "ready" and key[1] in rounds.live:
+            rounds = replace(rounds, rows=rounds.rows.set(key[1], event.facts.get("samples", 1)))
+            return rounds, (event, Ready(key[1], event.time, rounds.stale(key[1])))
+        match key:
+            case ("merged", int(number)) if number in rounds.flight:
+                rounds, replies = _merged(rounds, event, number)
+                rounds, more = _commit(rounds, self.merge, self.needs)
+                return rounds, (*replies, *more)
+            case ("cancelled", int(number), _) if rounds.cancelled.get(number, ()) is None:
+                applied = tuple(event.facts.get("applied", ()))
+                rounds = replace(rounds, cancelled=rounds.cancelled.set(number, applied))
+                rounds, replies = _repairs(rounds, self.merge, self.repair or self.merge, self.needs)
+                return rounds, (event, *replies)
+            case ("welcomed", int(worker), source) if rounds.guests.get(worker) == source:
+                rounds = replace(rounds, guests=rounds.guests.delete(worker))
+                rounds, replies = _begin(rounds, self.begin, [worker])
+                return rounds, (event, *replies)
+        return rounds, ()
+
+    def release(self, rounds: Rounds, action: Release) -> Answer:
+        """The workers begin, but those without a row or a replica left."""
+        return _release(rounds, self.begin, action.workers)
+
+    def commit(self, rounds: Rounds, action: Commit) -> Answer:
+        """The updates are merged, if nobody is in the way."""
+        return _commit(replace(rounds, held=(*rounds.held, action.group)), self.merge, self.needs)
+
+
+def _release(rounds: Rounds, begin: Begin, workers: frozenset[Worker]) -> Answer:
     starting, replies = [], list[Message]()
     for worker in sorted(w for w in workers if w in rounds.live and w not in rounds.finished):
         if rounds.exhausted(worker):  # its last update was dropped
@@ -126,7 +167,7 @@ def _release(rounds: Rounds, begin: Begin, workers: frozenset[Worker]) -> tuple[
     return rounds, (*replies, *hellos, *tasks)
 
 
-def _begin(rounds: Rounds, begin: Begin, workers: Sequence[Worker]) -> tuple[Rounds, Sequence[Message]]:
+def _begin(rounds: Rounds, begin: Begin, workers: Sequence[Worker]) -> Answer:
     rounds, replies = rounds.start(workers), list[Message]()
     for worker in workers:
         tasks = begin(rounds.cluster, worker, rounds.clock[worker])
@@ -135,7 +176,7 @@ def _begin(rounds: Rounds, begin: Begin, workers: Sequence[Worker]) -> tuple[Rou
     return rounds, replies
 
 
-def _welcome(rounds: Rounds, begin: Begin, newcomers: Sequence[Worker]) -> tuple[Rounds, Sequence[Message]]:
+def _welcome(rounds: Rounds, begin: Begin, newcomers: Sequence[Worker]) -> Answer:
     """Send newcomers a replica of the model, after which they begin; without anyone to ask they begin at once."""
     if not newcomers:
         return rounds, ()
@@ -150,45 +191,41 @@ def _welcome(rounds: Rounds, begin: Begin, newcomers: Sequence[Worker]) -> tuple
     return replace(rounds, guests=rounds.guests.update(dict.fromkeys(newcomers, source))), replies
 
 
-def _commit(rounds: Rounds, plan: Plan, needs: Needs) -> tuple[Rounds, Sequence[Message]]:
+def _commit(rounds: Rounds, plan: Plan, needs: Needs) -> Answer:
     """Issue the merges asked for, in order, but hold those that need a busy worker, and all while any is cancelled."""
-    if rounds.cancelled:
+    if rounds.cancelled or not rounds.held:
         return rounds, ()  # so that every place takes in merges in the order of their numbers
-    waiting, replies, still = rounds.held, list[Message](), list[frozenset[Worker]]()
-    blocked = set(rounds.busy)
-    for group in waiting:
-        merge = rounds.merge(sorted(w for w in group if w in rounds.live))
+    replies, still, blocked = list[Message](), list[frozenset[Worker]](), set[Worker]()
+    for group in rounds.held:
+        merge = rounds.merge(sorted([w for w in group if w in rounds.live]))
         wanted = needs(rounds.cluster, merge) if merge.group else ()
-        if blocked.isdisjoint(wanted):
-            busy = rounds.busy
-            for worker in wanted:
-                busy = busy.set(worker, merge.round)
-            rounds, tasks = _issue(replace(rounds, busy=busy), plan, merge)
-            replies.extend(tasks)
-        else:
+        if any(worker in blocked or worker in rounds.busy for worker in wanted):
             still.append(group)
-        blocked.update(wanted)
+            blocked.update(wanted)
+        else:
+            rounds, tasks = _issue(rounds, plan, merge, wanted)
+            replies.extend(tasks)
     return replace(rounds, held=tuple(still)), replies
 
 
-def _issue(rounds: Rounds, plan: Plan, merge: Merge) -> tuple[Rounds, Sequence[Message]]:
+def _issue(rounds: Rounds, plan: Plan, merge: Merge, wanted: Sequence[Worker]) -> Answer:
     planned = plan(rounds.cluster, merge) if merge.group or merge.applied else ()  # else all its workers have left
     tasks = [replace(task, round=merge.round) for task in planned]
     join = Join(("merged", merge.round), about=merge.group, after=keys(tasks), round=merge.round)
-    return rounds.issue(merge), (*tasks, join)
+    return rounds.issue(merge, wanted), (*tasks, join)
 
 
-def _merged(rounds: Rounds, message: Done, number: int, time: float) -> tuple[Rounds, Sequence[Message]]:
+def _merged(rounds: Rounds, event: Done, number: int) -> Answer:
     group = rounds.flight[number].group
-    busy = rounds.busy if not rounds.busy else Map({w: r for w, r in rounds.busy.items() if r != number})
-    rounds = replace(rounds, merged=rounds.merged + 1, flight=rounds.flight.delete(number), busy=busy)
-    done = [w for w in group if w in rounds.live and w not in rounds.finished and rounds.exhausted(w)]
+    rounds = rounds.end(number)
+    done = [w for w in group if rounds.exhausted(w) and w in rounds.live and w not in rounds.finished]
     for worker in done:
         rounds = replace(rounds, finished=rounds.finished.set(worker, True))
-    return rounds, (message, *(Finished(worker, time) for worker in done), Committed(frozenset(group), time))
+    finished = [Finished(worker, event.time) for worker in done]
+    return rounds, (event, *finished, Committed(frozenset(group), event.time))
 
 
-def _cancel(rounds: Rounds, needs: Needs, gone: Worker) -> tuple[Rounds, Sequence[Message]]:
+def _cancel(rounds: Rounds, needs: Needs, gone: Worker) -> Answer:
     """Drop each merge under way in which a departed worker takes part."""
     replies, cancelled = list[Message](), rounds.cancelled
     for number, merge in sorted(rounds.flight.items()):
@@ -202,7 +239,7 @@ def _cancel(rounds: Rounds, needs: Needs, gone: Worker) -> tuple[Rounds, Sequenc
     return replace(rounds, cancelled=cancelled), replies
 
 
-def _repairs(rounds: Rounds, merge: Plan, repair: Plan, needs: Needs) -> tuple[Rounds, Sequence[Message]]:
+def _repairs(rounds: Rounds, merge: Plan, repair: Plan, needs: Needs) -> Answer:
     """Once all cancelled merges are known to have stopped, issue them again in their order, then those that waited."""
     cancelled, replies = rounds.cancelled, list[Message]()
     if None in cancelled.values():
@@ -217,23 +254,15 @@ def _repairs(rounds: Rounds, merge: Plan, repair: Plan, needs: Needs) -> tuple[R
 
 def _repair(
     rounds: Rounds, merge: Plan, repair: Plan, needs: Needs, old: Merge, known: tuple[PlaceName, ...]
-) -> tuple[Rounds, Sequence[Message]]:
+) -> Answer:
     """Issue a cancelled merge again over those who are left, or hold it if it now needs a busy worker."""
     survivors = [worker for worker in old.group if worker in rounds.live]
     applied = tuple(dict.fromkeys((*old.applied, *known)))
     holders = tuple(p for p in applied if p in rounds.live and p not in rounds.guests)  # guests have no model yet
     new = replace(old.over(survivors, rounds.issued, rounds.live), applied=holders, guests=tuple(rounds.guests))
-    busy = Map({w: r for w, r in rounds.busy.items() if r != old.round})
-    rounds = replace(
-        rounds,
-        flight=rounds.flight.delete(old.round),
-        busy=busy,
-        samples=rounds.samples - int(sum(old.weights)),
-        merged=rounds.merged + 1,  # the cancelled one is over too
-    )
+    rounds = replace(rounds.end(old.round), samples=rounds.samples - int(sum(old.weights)))
     rest = new.over([worker for worker in survivors if worker not in holders], new.round, new.live)
     wanted = needs(rounds.cluster, rest) if rest.group else ()
-    if any(worker in busy for worker in wanted):
+    if any(worker in rounds.busy for worker in wanted):
         return replace(rounds, held=(frozenset(new.group), *rounds.held)), ()
-    rounds = replace(rounds, busy=busy.update({worker: new.round for worker in wanted}))
-    return _issue(rounds, repair if new.applied else merge, new)
+    return _issue(rounds, repair if new.applied else merge, new, wanted)

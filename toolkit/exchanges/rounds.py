@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
 
 from immutables import Map
 
 from toolkit.core.cluster import Cluster
-from toolkit.core.messages import PlaceName, Worker, message
+from toolkit.core.messages import PlaceName, Worker
+from toolkit.core.records import Record, field, replace
 
 
-@message
-class Merge:
+class Merge(Record):
     """One merge: which updates it takes, and all that its tasks need to say of them.
 
     `weights` are the rows behind each update; `staleness` counts the merges between each pull and this one; `samples`
@@ -49,8 +48,7 @@ class Merge:
         )
 
 
-@message
-class Rounds:
+class Rounds(Record):
     """The names of iterations and merges, and the model version from which each worker started."""
 
     cluster: Cluster
@@ -61,6 +59,7 @@ class Rounds:
     finished: Map[Worker, bool] = field(default_factory=Map)
     flight: Map[int, Merge] = field(default_factory=Map)
     busy: Map[Worker, int] = field(default_factory=Map)  # worker -> the merge under way that needs it alone
+    needed: Map[int, tuple[Worker, ...]] = field(default_factory=Map)  # merge under way -> whom it needs alone, if any
     held: tuple[frozenset[Worker], ...] = ()  # groups that wait for a busy worker
     #: merge -> where it was applied, if known
     cancelled: Map[int, tuple[PlaceName, ...] | None] = field(default_factory=Map)
@@ -76,7 +75,7 @@ class Rounds:
         clock, pulled = self.clock, self.pulled
         for worker in workers:
             clock, pulled = clock.set(worker, clock.get(worker, 0) + 1), pulled.set(worker, self.merged)
-        return replace(self, clock=clock, pulled=pulled)
+        return replace(self, clock=clock, pulled=pulled) if workers else self
 
     def stale(self, worker: Worker) -> int:
         """Merges issued since the worker's parameters were read."""
@@ -92,19 +91,30 @@ class Rounds:
         return Merge(
             self.issued,
             tuple(group),
-            tuple(self.clock[worker] for worker in group),
-            tuple(self.rows[worker] for worker in group),
-            tuple(map(self.stale, group)),
+            tuple([self.clock[worker] for worker in group]),
+            tuple([self.rows[worker] for worker in group]),
+            tuple([self.issued - self.pulled[worker] for worker in group]),
             self.samples,
             self.live,
-            guests=tuple(self.guests),
+            guests=tuple(self.guests) if self.guests else (),
         )
 
-    def issue(self, merge: Merge) -> Rounds:
-        """After a merge was asked for."""
+    def issue(self, merge: Merge, alone: Sequence[Worker] = ()) -> Rounds:
+        """After a merge was asked for that needs these workers alone."""
         return replace(
             self,
             issued=self.issued + 1,
             samples=self.samples + int(sum(merge.weights)),
             flight=self.flight.set(merge.round, merge),
+            busy=self.busy.update(dict.fromkeys(alone, merge.round)) if alone else self.busy,
+            needed=self.needed.set(merge.round, tuple(alone)) if alone else self.needed,
         )
+
+    def end(self, number: int) -> Rounds:
+        """After a merge is in, or was cancelled."""
+        busy, needed = self.busy, self.needed
+        if number in needed:
+            for worker in needed[number]:
+                busy = busy.delete(worker)
+            needed = needed.delete(number)
+        return replace(self, merged=self.merged + 1, flight=self.flight.delete(number), busy=busy, needed=needed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from toolkit.core.draws import choose
@@ -35,7 +37,7 @@ def ring_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed: in
     >>> tk.ring_neighbours(0, 1, (0, 1, 2, 3), seed=0)
     (1, 3)
     """
-    i, n = live.index(worker), len(live)
+    i, n = bisect_left(live, worker), len(live)
     return others(worker, (live[(i + 1) % n], live[(i - 1) % n]))
 
 
@@ -59,9 +61,9 @@ def torus_neighbours(worker: Worker, clock: int, live: Sequence[Worker], seed: i
     >>> tk.torus_neighbours(0, 1, tuple(range(6)), seed=0)
     (1, 2, 3)
     """
-    n, i = len(live), live.index(worker)
-    width = next(w for w in range(math.isqrt(n), 0, -1) if n % w == 0)
-    width, height = n // width, width
+    n, i = len(live), bisect_left(live, worker)
+    height = rows(n)
+    width = n // height
     row, column = divmod(i, width)
     beside = [row * width + (column + step) % width for step in (1, -1)]
     across = [(row + step) % height * width + column for step in (1, -1)]
@@ -110,8 +112,17 @@ def random_peer(worker: Worker, clock: int, live: Sequence[Worker], seed: int) -
     >>> tk.random_peer(0, 1, (0, 1), seed=0)
     (1,)
     """
-    rest = [other for other in live if other != worker]
-    return (rest[choose(len(rest), seed, worker, clock)],) if rest else ()
+    rest = len(live) - 1
+    if rest < 1:
+        return ()
+    drawn = choose(rest, seed, worker, clock)
+    return (live[drawn + (drawn >= bisect_left(live, worker))],)
+
+
+@lru_cache
+def rows(count: int) -> int:
+    """How many rows the most nearly square torus of `count` workers has."""
+    return next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)
 
 
 def others(worker: Worker, group: Iterable[Worker]) -> tuple[Worker, ...]:

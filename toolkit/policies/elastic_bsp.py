@@ -8,19 +8,18 @@ Learning 2021.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
 
 from immutables import Map
 
 from toolkit.core.checks import few
 from toolkit.core.forecast import forecast, zipline
-from toolkit.core.messages import Action, Commit, Committed, Finished, Joined, Left, Ready, Release, Worker, message
+from toolkit.core.messages import Action, Commit, Committed, Finished, Joined, Left, Ready, Release, Worker
 from toolkit.core.progress import Progress
+from toolkit.core.records import Record, field, replace
 from toolkit.core.strategy import Message, Strategy, strategy
 
 
-@message
-class Superstep:
+class Superstep(Record):
     """What is known between two barriers.
 
     `pushes` are each worker's last two push times since the barrier and `known` counts the workers that have two;

@@ -8,7 +8,7 @@ from immutables import Map
 
 from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
-from toolkit.core.messages import Action, Commit, Committed, Finished, Joined, Left, Ready, Release, Worker
+from toolkit.core.messages import RISING, Action, Commit, Committed, Finished, Joined, Left, Ready, Release, Worker
 from toolkit.core.progress import Progress
 from toolkit.core.strategy import Message, State, Strategy
 
@@ -32,11 +32,13 @@ def gate(may_start: Callable[[Progress, Worker], bool]) -> Strategy:
     function("may_start", may_start, "progress", "worker")
 
     def step(progress: Progress, message: Message) -> tuple[Progress, Sequence[Message]]:
-        if isinstance(message, Ready):
+        if type(message) is Ready:
             return progress, (Commit(frozenset((message.worker,))),)
-        if isinstance(message, Action):
+        if not RISING[type(message)]:
             return progress, (message,)
         before, progress = progress, progress.observe(message)
+        if progress is before:
+            return progress, ()
         free = frozenset(worker for worker in candidates(before, progress, message) if may_start(progress, worker))
         return (progress.release(free), (Release(free),)) if free else (progress, ())
 

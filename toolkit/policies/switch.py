@@ -6,7 +6,6 @@ Post-local SGD: T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large min
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from toolkit.core.cluster import Cluster
@@ -23,14 +22,13 @@ from toolkit.core.messages import (
     Ready,
     Release,
     Worker,
-    message,
 )
+from toolkit.core.records import Record, replace
 from toolkit.core.strategy import Message, Strategy, strategy
 from toolkit.core.tally import Tally
 
 
-@message
-class Phase:
+class Phase(Record):
     """Where a switch stands: who computes, whose update is ready, merging or held back, and the policy in force."""
 
     tally: Tally

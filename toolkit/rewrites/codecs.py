@@ -13,13 +13,12 @@ from math import ceil, isqrt
 from toolkit.core.checks import fraction as share
 from toolkit.core.checks import seeding, whole
 from toolkit.core.errors import Refused
-from toolkit.core.messages import message
 from toolkit.core.parse import parse
+from toolkit.core.records import Record
 from toolkit.core.strategy import named
 
 
-@message
-class Codec:
+class Codec(Record):
     """How an update travels: equal to, and restored from, its text.
 
     `name` is the function that made it; `args` are all its arguments, defaults included, so that the text says

@@ -7,10 +7,10 @@ schemes", ICML 2019.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from toolkit.core.errors import Refused
 from toolkit.core.messages import Apply, Compute, Reduce, Send, Stage, Task
+from toolkit.core.records import replace
 from toolkit.core.strategy import Strategy, strategy
 from toolkit.rewrites.codecs import Codec
 from toolkit.rewrites.makers import rewrite

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 
 from immutables import Map
 
-from toolkit.core.messages import Compute, Key, Stage, Ticket, Worker, message
+from toolkit.core.messages import Compute, Key, Stage, Ticket, Worker
+from toolkit.core.records import Record, field, replace
 from toolkit.core.strategy import Message, Strategy
 
 
-@message
-class Hand:
+class Hand(Record):
     """How many rows are dealt, in all and to each worker, and the tickets of the latest iteration of each."""
 
     dealt: int = 0

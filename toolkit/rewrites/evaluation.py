@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import field, replace
+from collections.abc import Mapping, Sequence
 
 from immutables import Map
 
@@ -25,18 +24,17 @@ from toolkit.core.messages import (
     Mix,
     PlaceName,
     Worker,
-    message,
 )
+from toolkit.core.records import Record, field, replace
 from toolkit.core.strategy import Message, Strategy
 from toolkit.core.tally import Tally
 
 
-@message
-class Watch:
+class Watch(Record):
     """What has been achieved, who is here, when the last evaluation was, and the writes of the merge in this reply."""
 
     tally: Tally
-    homes: Map[PlaceName, Home] = field(default_factory=Map)
+    homes: Mapping[PlaceName, Home]
     live: Map[Worker, bool] = field(default_factory=Map)
     passed: int = 0
     under_way: bool = False
@@ -53,7 +51,7 @@ def evaluation(every: Condition, everyone: bool = False) -> Strategy:
     def init(cluster: Cluster) -> Watch:
         return Watch(
             Tally(rows=cluster.rows),
-            Map({n: h for n, h in cluster.homes.items() if h.model or (everyone and h.worker is not None)}),
+            {n: h for n, h in cluster.homes.items() if h.model or (everyone and h.worker is not None)},
         )
 
     def sources(watch: Watch) -> tuple[PlaceName, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from toolkit.core.messages import Apply, Compute, Mix, Reduce, Send, Stage, Task
+from toolkit.core.records import replace
 from toolkit.core.strategy import Strategy, strategy
 from toolkit.rewrites.makers import rewrite
 

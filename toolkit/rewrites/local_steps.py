@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from toolkit.core.checks import few
 from toolkit.core.messages import Apply, Compute, Measured
+from toolkit.core.records import replace
 from toolkit.core.strategy import Message, State, Strategy, named, strategy
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 from toolkit.core.checks import function
 from toolkit.core.cluster import Cluster
 from toolkit.core.messages import Event, Key, Keys, Task
+from toolkit.core.records import replace
 from toolkit.core.strategy import Message, State, Strategy, keys
 
 

@@ -6,7 +6,7 @@ Y. Huang et al., "GPipe: efficient training of giant neural networks using pipel
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from toolkit.core.checks import few
@@ -29,6 +29,7 @@ from toolkit.core.messages import (
     Task,
     Worker,
 )
+from toolkit.core.records import replace
 from toolkit.core.strategy import Homes, Message, State, Strategy, strategy
 
 #: What stands for a task's key in the `after` of others: per stage, the keys of that stage.

@@ -70,9 +70,10 @@ class Costs:
 
     def nbytes(self, task: Task) -> int:
         """The bytes that a task sends."""
-        if isinstance(task, Send):
+        kind = type(task)
+        if kind is Send:
             key: object = (task.item, task.part, task.codec)
-        elif isinstance(task, Chunk):
+        elif kind is Chunk:
             key = (task.part, task.codec, task.start, task.stop, task.count)
         else:
             return 0
@@ -86,14 +87,15 @@ class Costs:
             self._sizes[key] = size
         return size
 
-    def wire(self, task: Send | Chunk, source: PlaceName, target: PlaceName) -> tuple[float, float]:
-        """Seconds on the lanes and of latency."""
-        link = self.link if isinstance(self.link, Link) else self.link.between(source, target)
-        return self.nbytes(task) / link.bandwidth, link.latency
+    def between(self, source: PlaceName, target: PlaceName) -> Link:
+        """The link from one host to another."""
+        return self.link if isinstance(self.link, Link) else self.link.between(source, target)
 
     def work(self, task: Task, now: float) -> float:
         """Seconds on the CPU of its host."""
         match task:
+            case Apply(part=(start, stop)):
+                return self.apply * ((stop - start) / self._size if stop > start else 1.0) if self.apply else 0.0
             case Compute(at=place, tickets=tickets, steps=steps, forward=forward):
                 worker = place if isinstance(place, int) else 0
                 count = len(tickets) if tickets else steps
@@ -101,7 +103,7 @@ class Costs:
                     return 0.0
                 first = self._steps.get(worker, 0)
                 self._steps[worker] = first + count
-                total = sum(self.step(worker, first + i, now, self.seed) for i in range(count))
+                total = sum([self.step(worker, index, now, self.seed) for index in range(first, first + count)])
                 return total * FORWARD if forward else total
             case Stage(worker=worker, stage=(_, stages), microbatch=(m, microbatches), phase=phase):
                 whole = self.step(worker, int(task.key[2]) - 1, now, self.seed)
@@ -109,6 +111,4 @@ class Costs:
                 a, b = cuts((0, rows), microbatches)[m] if task.tickets else (0, 1)
                 share = (b - a) / rows if task.tickets and rows else 1 / microbatches
                 return whole * share / stages * (FORWARD if phase == "forward" else 1 - FORWARD)
-            case Apply(part=(start, stop)):
-                return self.apply * ((stop - start) / self._size if stop > start else 1.0)
         return 0.0

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from toolkit.core.cluster import Cluster
 from toolkit.core.conditions import Condition
 from toolkit.core.errors import Diverged
-from toolkit.core.messages import Done, Event, Facts, Measured, Ready, Task
+from toolkit.core.messages import RISING, Done, Event, Facts, Measured, Ready, Task
 from toolkit.core.strategy import Strategy
 from toolkit.core.tally import Tally
 from toolkit.runtime.record import Recorder
@@ -68,16 +68,16 @@ class Drive:
         tasks: list[Task] = []
         cause = -1
         for reply in replies:
-            if isinstance(reply, Event):
+            if not RISING[type(reply)]:
+                tasks.append(reply)
+            else:
                 self.tally = self.tally.observe(reply)
-                if isinstance(reply, Measured):
-                    self.measured.append((reply, self.tally.samples))
                 row = self.recorder.event(reply)
                 cause = row if reply is event else cause
-                if isinstance(reply, Ready) and isinstance(event, Done):
+                if type(reply) is Measured:
+                    self.measured.append((reply, self.tally.samples))
+                elif type(reply) is Ready and type(event) is Done:
                     healthy(reply, event.facts)
-            elif isinstance(reply, Task):
-                tasks.append(reply)
         return tasks, cause
 
 

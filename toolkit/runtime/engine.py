@@ -5,7 +5,7 @@ The order is total, by (time, sequence). How operations share a host is told in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -31,9 +31,9 @@ from toolkit.core.messages import (
     Worker,
 )
 from toolkit.runtime.costs import Costs
-from toolkit.runtime.graph import Graph, Op
+from toolkit.runtime.graph import Graph
 from toolkit.runtime.joins import Joins, Report
-from toolkit.runtime.lanes import Lanes
+from toolkit.runtime.lanes import Op, Place, Places
 from toolkit.runtime.record import Recorder
 
 
@@ -83,15 +83,21 @@ class Engine:
         self.costs, self.recorder, self.data = costs, recorder, data
         self.now, self._count = 0.0, 0
         self._heap: list[tuple[float, int, Op | Event | Report]] = []
-        self._graph = Graph()
-        self._ops = self._graph.ops
-        self._joins = Joins()
-        self._lanes = Lanes(costs)
-        self._version: dict[PlaceName, int] = {}  # place -> the last merge applied there
-        self._skipped: set[tuple[PlaceName, int]] = set()  # merges that were cancelled there before they were applied
-        self._seen: dict[PlaceName, int] = {}  # place -> reads and writes so far
-        self._gone: set[PlaceName] = set()
+        self._places = Places(costs)
+        self._graph, self._joins = Graph(self._places), Joins()
+        self._skipped: set[tuple[Place, int]] = set()  # merges that were cancelled there before they were applied
         self._snapshots: dict[Key, dict[PlaceName, Any]] = {}
+        self._starts: dict[type, Callable[[Op], None]] = (
+            dict.fromkeys((Send, Chunk), self._leave)
+            | dict.fromkeys((Compute, Stage, Apply, Mix), self._queue)
+            | dict.fromkeys((Reduce, Evaluate, Cancel), self._at_once)
+        )
+        self._ends: dict[type, Callable[[Op], Sequence[Event]]] = (
+            dict.fromkeys((Compute, Stage), self._computed)
+            | dict.fromkeys((Apply, Mix), self._merged)
+            | {Send: self._arrived, Chunk: self._hopped, Reduce: self._reduced}
+            | {Evaluate: self._evaluated, Cancel: self._cancelled}
+        )
         for time, worker in joins:
             self._push(time, Joined(worker, time))
         for time, worker in leaves:
@@ -99,45 +105,48 @@ class Engine:
 
     def events(self) -> Iterator[Event]:
         """What happens, in order, until nothing more can."""
-        while self._heap:
-            self.now, _, item = heappop(self._heap)
-            if isinstance(item, Left):
-                self._gone.update(self.costs.places_of(item.worker))
+        heap, ends = self._heap, self._ends
+        while heap:
+            self.now, _, item = heappop(heap)
+            if type(item) is Op:
+                if not item.over:
+                    reached = ends[type(item.task)](item)
+                    if item.over:  # it was not put off
+                        yield from reached
+                        self._release(item.then)
+            elif isinstance(item, Left):
+                for name in self.costs.places_of(item.worker):
+                    self._places[name].gone = True
                 yield item
                 self._forget()  # after the merges in which it took part have been cancelled
-            elif isinstance(item, Event):
-                yield item
             elif isinstance(item, Report):
                 yield from self._joins.done(*item)
-            elif item.token in self._ops:
-                yield from self._arrive(item)
+            else:
+                yield item
 
     def perform(self, tasks: Sequence[Task], cause: int) -> None:
         """Take up the tasks of a reply."""
-        for done in self._joins.add([task for task in tasks if isinstance(task, Join)], self.now):
+        for done in self._joins.add([task for task in tasks if type(task) is Join], self.now):
             self._push(self.now, done)
         made: list[Op] = []
         for task in tasks:
-            if not isinstance(task, Join):
-                made.extend(self._taken_up(task, cause))
-        for op in made:
-            if not op.missing and op.token in self._ops:
-                self._start(op)
-
-    def _taken_up(self, task: Task, cause: int) -> list[Op]:
-        match task:
-            case Evaluate():
+            kind = type(task)
+            if kind is Evaluate:
                 self._snapshots[task.key] = {}
-                return self._graph.read(task, cause, self._gone)
-            case Cancel(at=place, of=number):
+                made += self._graph.read(task, cause)
+            elif kind is not Cancel:
+                made += self._graph.add(task, cause) if kind is not Join else ()
+            else:
                 self._drop(task)
                 (op,) = self._graph.add(task, cause)
-                if (other := self._lanes.merging(place, number)) is not None:
+                if (other := op.place.merging(task.of)) is not None:
                     self._graph.wait(op, other)
-                return [op]
-        return self._graph.add(task, cause)
+                made.append(op)
+        for op in made:
+            if not op.missing and not op.over:
+                self._start(op)
 
-    # -- in time ------------------------------------------------------------------------------------------------
+    # -- beginnings -----------------------------------------------------------------------------------------------
 
     def _push(self, time: float, item: Op | Event | Report) -> None:
         heappush(self._heap, (time, self._count, item))
@@ -145,154 +154,173 @@ class Engine:
 
     def _start(self, op: Op) -> None:
         """Everything an operation waited for is done."""
-        op.wanted, task = self.now, op.task
-        if op.place in self._gone:
-            del self._ops[op.token]
-        elif isinstance(task, (Send, Chunk)):
-            self._read(op, op.place)
-            op.began, arrival = self._lanes.send(task, self.now)
-            self._push(arrival, op)
-        elif isinstance(task, (Reduce, Evaluate, Cancel)):
-            op.began = self.now
-            if isinstance(task, Evaluate):
-                self._read(op, op.place)
-            self._push(self.now, op)
-        elif self._lanes.enter(op):
+        op.wanted = self.now
+        if op.place.gone:
+            self._graph.remove(op)
+        else:
+            self._starts[type(op.task)](op)
+
+    def _leave(self, op: Op) -> None:
+        self._read(op)
+        heappush(self._heap, (op.send(self.costs, self.now), self._count, op))
+        self._count += 1
+
+    def _queue(self, op: Op) -> None:
+        if op.place.lanes.enter(op):
             self._begin(op)
 
     def _begin(self, op: Op) -> None:
         """The CPU takes up an operation."""
         op.began = self.now
-        self._read(op, op.place)
+        self._read(op)
         work = self.costs.work(op.task, self.now)
-        self._lanes.interrupt(op, work)
+        if work and op.merges and (steps := op.place.lanes.steps):
+            steps[0].debt += work  # what touches a model takes its time from the step that runs
         self._push(self.now + work, op)
 
-    def _arrive(self, op: Op) -> Iterator[Event]:
-        """An operation ends, unless another must be written at its target first."""
-        task = op.task
-        if op.debt:
-            self._push(self.now + op.debt, op)
-            op.debt = 0.0
-            return
-        if op.held:
-            first = next((self._ops[token] for token in op.held if token in self._ops), None)
-            if first is not None:
-                op.missing += 1
-                first.then.append(op)
-                return
-        del self._ops[op.token]
-        target = task.dst if isinstance(task, (Send, Chunk)) else op.place
-        if isinstance(task, (Compute, Stage, Apply, Mix)):
-            following = self._lanes.leave(op, lambda o: o.token in self._ops and o.place not in self._gone)
-            if following is not None:
-                self._begin(following)
-        if target in self._gone or op.place in self._gone:
-            self._release(op.then)
-            return
-        yield from self._finish(op, target)
-        self._release(op.then)
+    def _at_once(self, op: Op) -> None:
+        op.began = self.now
+        if isinstance(op.task, Evaluate):
+            self._read(op)
+        self._push(self.now, op)
+
+    # -- ends: what is reached, if the operation is over and nobody who is gone took part -------------------------
 
     def _release(self, waiting: Iterable[Op]) -> None:
         """One thing less to wait for."""
         for op in waiting:
             op.missing -= 1
-            if not op.missing and op.token in self._ops:
+            if not op.missing and not op.over:
                 if op.held and op.reads >= 0:
                     self._push(self.now, op)  # it had arrived and was held
                 else:
                     self._start(op)
 
-    def _finish(self, op: Op, target: PlaceName) -> Iterator[Event]:
-        """Leave the result, write the row, and say what is reached."""
-        task = op.task
-        facts: Facts | None = None
-        if isinstance(task, Evaluate):
-            yield from self._evaluated(op, task)
-            return
-        if isinstance(task, Reduce) and op.token[-1] == "start":
-            self._write(op, target)
-            self.recorder.start(task, op.place, self.now, op.writes)
-            return
-        if not isinstance(task, (Cancel, Reduce)):
-            self._write(op, target)
-        if _takes_in(task) and task.round is not None:
-            self._version[target] = task.round
-        if isinstance(task, Cancel):
-            applied = self._version.get(op.place, -1) >= task.of and (op.place, task.of) not in self._skipped
-            facts = {"applied": (self.costs.worker(op.place),)} if applied else {}
-        elif isinstance(task, (Compute, Stage)):
-            facts = self.data.facts(task, op.value) if self.data else {"samples": self.costs.samples(task)}
+    def _arrived(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
+        if op.lost():
+            return ()
+        self._write(op)
+        if op.task.round is not None and _takes_in(op.task):
+            op.target.version = op.task.round
+        return self._done(op)
+
+    def _hopped(self, op: Op) -> Sequence[Event]:
+        """Another may have to be written at the target first."""
+        if (first := next((other for other in op.held if not other.over), None)) is not None:
+            self._graph.wait(op, first)
+            return ()
+        op.held = ()
+        return self._arrived(op)
+
+    def _computed(self, op: Op) -> Sequence[Event]:
+        if op.debt:
+            self._push(self.now + op.debt, op)
+            op.debt = 0.0
+            return ()
+        self._vacate(op)
+        if op.lost():
+            return ()
+        self._write(op)
+        facts = self.data.facts(op.task, op.value) if self.data else {"samples": self.costs.samples(op.task)}
+        return self._done(op, facts)
+
+    def _merged(self, op: Op) -> Sequence[Event]:
+        self._vacate(op)
+        if op.lost():
+            return ()
+        self._write(op)
+        if op.task.round is not None:
+            op.target.version = op.task.round
+        return self._done(op)
+
+    def _vacate(self, op: Op) -> None:
+        """The CPU takes up what waits for it."""
+        self._graph.remove(op)
+        if (following := op.place.lanes.leave(op)) is not None:
+            self._begin(following)
+
+    def _reduced(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
+        if op.lost():
+            return ()
+        if op.token[-1] == "start":
+            self._write(op)
+            self.recorder.start(op.task, op.place.name, self.now, op.writes)
+            return ()
+        return self._done(op)
+
+    def _cancelled(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
+        if op.lost():
+            return ()
+        place, number = op.place, op.task.of
+        applied = place.version >= number and (place, number) not in self._skipped
+        return self._done(op, {"applied": (self.costs.worker(place.name),)} if applied else {})
+
+    def _done(self, op: Op, facts: Facts | None = None) -> Sequence[Event]:
+        """Write the row, and say what is reached once all places have done their part."""
         op.value = None
         times, stamps = (op.wanted, op.began, self.now), (op.reads, op.writes)
-        self.recorder.task(task, op.place, op.cause, times, self.costs.nbytes(task), stamps, facts)
-        if not isinstance(task, Reduce) or not any((task.key, place) in self._ops for place in task.group):
-            if control := self.costs.control:
-                self._push(self.now + control, Report(task.key, self.now, facts))
-                return
-            yield from self._joins.done(task.key, self.now, facts)
+        self.recorder.task(op.task, op.place.name, op.cause, times, op.nbytes, stamps, facts)
+        if op.parts:
+            return ()
+        if not self.costs.control:
+            return self._joins.done(op.task.key, self.now, facts)
+        self._push(self.now + self.costs.control, Report(op.task.key, self.now, facts))
+        return ()
 
-    def _evaluated(self, op: Op, task: Evaluate) -> Iterator[Event]:
-        values = self._snapshots.get(task.key)
-        if values is None:
-            return  # its merge was cancelled
-        values[op.place] = op.value
-        self.recorder.task(task, op.place, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
-        if any((task.key, place) in self._ops for place in task.sources):
-            return
+    def _evaluated(self, op: Op) -> Sequence[Event]:
+        self._graph.remove(op)
+        task, values = op.task, self._snapshots.get(op.task.key)
+        if values is None or op.lost():
+            return ()  # also if its merge was cancelled
+        values[op.place.name] = op.value
+        self.recorder.task(task, op.place.name, op.cause, (op.wanted, op.began, self.now), 0, (op.reads, -1), None)
+        if op.parts:
+            return ()
         del self._snapshots[task.key]
-        if self.data:
-            for name, value in self.data.measure(task, values).items():
-                yield Measured(name, value, -1 if task.round is None else task.round, self.now)
+        measured = self.data.measure(task, values) if self.data else {}
+        number = -1 if task.round is None else task.round
+        return [Measured(name, value, number, self.now) for name, value in measured.items()]
 
     # -- arrays ---------------------------------------------------------------------------------------------------
 
-    def _stamp(self, place: PlaceName) -> int:
-        count = self._seen.get(place, 0)
-        self._seen[place] = count + 1
-        return count
-
-    def _read(self, op: Op, place: PlaceName) -> None:
-        op.reads = self._stamp(place)
+    def _read(self, op: Op) -> None:
+        op.reads = op.place.stamp()
         if self.data:
-            op.value = self.data.read(place, op.task)
+            op.value = self.data.read(op.place.name, op.task)
 
-    def _write(self, op: Op, place: PlaceName) -> None:
-        op.writes = self._stamp(place)
+    def _write(self, op: Op) -> None:
+        op.writes = op.target.stamp()
         if self.data:
-            self.data.write(place, op.task, op.value)
+            self.data.write(op.target.name, op.task, op.value)
+
+    # -- losses ---------------------------------------------------------------------------------------------------
 
     def _drop(self, cancel: Cancel) -> None:
-        """Forget what a place still had to do for a merge, and what others would send it."""
+        """Forget what a place still had to do for a merge, and what others would send it, but not what runs."""
         self._joins.forget(cancel.of)
-        dropped = [op for op in self._ops.values() if self._concerns(cancel, op)]
+        dropped = [
+            op
+            for op in self._graph.of_merge(cancel.of, self._places[cancel.at])
+            if not (op.merges and op.place.merging(cancel.of) is op)
+        ]
         for op in dropped:
-            del self._ops[op.token]
+            self._graph.remove(op)
             self._snapshots.pop(op.task.key, None)
             if _takes_in(op.task):
-                self._skipped.add((getattr(op.task, "dst", op.place), cancel.of))
+                self._skipped.add((op.target, cancel.of))
         for op in dropped:
             self._release(other for other in op.then if other.task.round != cancel.of)
 
     def _forget(self) -> None:
         """Drop what places that are gone had still to do, or would be sent; what runs there comes to its end."""
-        lost = [
-            op
-            for op in self._ops.values()
-            if (op.place in self._gone or getattr(op.task, "dst", None) in self._gone) and not self._lanes.runs(op)
-        ]
+        lost = [op for op in self._graph.ops.values() if op.lost() and not op.place.lanes.runs(op)]
         for op in lost:
-            del self._ops[op.token]
+            self._graph.remove(op)
         for op in lost:
             self._release(op.then)
-
-    def _concerns(self, cancel: Cancel, op: Op) -> bool:
-        """Whether an operation is dropped by a cancel: of its merge, to or from its place, and not being applied."""
-        if op.task.round != cancel.of or isinstance(op.task, Cancel):
-            return False
-        if isinstance(op.task, (Apply, Mix)) and self._lanes.merging(op.place, cancel.of) is op:
-            return False
-        return cancel.at in (op.place, getattr(op.task, "dst", None))
 
 
 def _takes_in(task: Task) -> bool:

@@ -10,7 +10,6 @@ import numpy as np
 
 from toolkit.core.messages import Event, PlaceName
 from toolkit.core.tally import Tally
-from toolkit.trace import Row
 
 
 @dataclass
@@ -21,7 +20,7 @@ class Outcome:
     the processes; `error` is the exception that ended the run, whose rows up to then are here all the same.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     metrics: list[tuple[float, int, int, str, float]] = field(default_factory=list)
     resources: list[Mapping[str, Any]] = field(default_factory=list)

@@ -28,7 +28,7 @@ from toolkit.core.messages import (
     Task,
     Worker,
 )
-from toolkit.trace import Row, Trace, happened
+from toolkit.trace import Trace
 
 _KINDS = {
     Compute: "compute",
@@ -48,6 +48,7 @@ class Recorder:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._rows = trace.rows
         self._ready: dict[Worker, tuple[int, int]] = {}  # clock and samples of the update that is ready
         self._round: int | None = None  # of the merge that is done
         self._starts: dict[tuple[Key, PlaceName], tuple[float, int]] = {}
@@ -67,57 +68,76 @@ class Recorder:
         facts: Facts | None,
     ) -> None:
         """The row of a task: `times` it was wanted, begun and ended; `stamps` of its read and its write."""
-        key, peer, worker, clock = task.key, None, None, None
-        if isinstance(task, (Send, Chunk)):
-            peer = task.dst
+        kind, key = _KINDS[type(task)], task.key
+        worker, clock = place if type(place) is int else None, None
         if task.round is None and len(key) > 2 and key[0] != "welcome":
-            worker, clock = key[1], key[2]
-        elif isinstance(place, int):
-            worker = place
-        if isinstance(task, Reduce):
-            began, stamp = self._starts.pop((key, place), (times[1], -1))
-            times, stamps = (began, began, times[2]), (-1, stamp)
-        known = facts or {}
-        self.trace.append(
-            Row(
-                _KINDS[type(task)],
+            worker, clock = key[1], key[2]  # type: ignore[assignment]
+        peer = task.dst if kind in ("send", "hop") else None  # type: ignore[attr-defined]
+        wanted, began, ended = times
+        reads, writes = stamps
+        if kind == "reduce":
+            wanted, writes = self._starts.pop((key, place), (began, -1))
+            began, reads = wanted, -1
+        samples, loss = (facts.get("samples", 0), facts.get("loss", math.nan)) if facts else (0, math.nan)
+        self._rows.append(
+            (
+                kind,
                 key,
-                *times,
-                worker,  # type: ignore[arg-type]
-                clock,  # type: ignore[arg-type]
+                wanted,
+                began,
+                ended,
+                worker,
+                clock,
                 task.round,
                 place,
                 peer,
                 nbytes,
                 None,
-                known.get("samples", 0),
+                samples,
                 cause,
-                *stamps,
-                known.get("loss", math.nan),
+                reads,
+                writes,
+                loss,
             )
         )
 
     def event(self, event: Event) -> int:
         """The row of an event that left the top of the strategy."""
+        kind = type(event)
+        if kind is Done:
+            samples = event.facts.get("samples", 0)
+            if event.task.key[0] == "ready":
+                self._ready[event.task.about[0]] = (event.task.key[2], samples)
+            self._round = event.task.round
+            return self._happened("done", event.task.key, event.time, round=event.task.round, samples=samples)
+        if kind is Ready:
+            clock, samples = self._ready.get(event.worker, (0, 0))
+            key: Key = ("ready", event.worker, clock)
+            return self._happened("ready", key, event.time, event.worker, clock, None, event.stale, samples)
+        if kind is Committed:
+            key = ("committed", *sorted(event.group))
+            return self._happened("committed", key, event.time, round=self._round)
         match event:
             case Joined(worker, time) | Left(worker, time) | Finished(worker, time):
-                kind = type(event).__name__.lower()
-                return self.trace.append(happened(kind, (kind, worker), time, worker=worker))
-            case Ready(worker, time, stale):
-                clock, samples = self._ready.get(worker, (0, 0))
-                key: Key = ("ready", worker, clock)
-                return self.trace.append(
-                    happened("ready", key, time, worker=worker, clock=clock, stale=stale, samples=samples)
-                )
-            case Committed(group, time):
-                return self.trace.append(happened("committed", ("committed", *sorted(group)), time, round=self._round))
+                name = kind.__name__.lower()
+                return self._happened(name, (name, worker), time, worker)
             case Measured(name, _, number, time):
-                return self.trace.append(happened("measured", ("measured", name), time, round=number))
-            case Done(task, time, facts):
-                if task.key[0] == "ready":
-                    self._ready[task.about[0]] = (int(task.key[2]), facts.get("samples", 0))
-                self._round = task.round
-                return self.trace.append(
-                    happened("done", task.key, time, round=task.round, samples=facts.get("samples", 0))
-                )
+                return self._happened("measured", ("measured", name), time, round=number)
         raise TypeError(f"{event!r} has no row. Only the events of the vocabulary are recorded. Use one of them.")
+
+    def _happened(
+        self,
+        kind: str,
+        key: Key,
+        time: float,
+        worker: Worker | None = None,
+        clock: int | None = None,
+        round: int | None = None,
+        stale: int | None = None,
+        samples: int = 0,
+    ) -> int:
+        rows = self._rows
+        rows.append(
+            (kind, key, time, time, time, worker, clock, round, None, None, 0.0, stale, samples, -1, -1, -1, math.nan)
+        )
+        return len(rows) - 1

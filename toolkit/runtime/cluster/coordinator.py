@@ -8,7 +8,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from toolkit.core.cluster import Home
@@ -28,6 +27,7 @@ from toolkit.core.messages import (
     Worker,
 )
 from toolkit.core.plain import plain
+from toolkit.core.records import replace
 from toolkit.runtime.cluster.pending import Pending, concerned, lost, overdue
 from toolkit.runtime.collective import chunk
 from toolkit.runtime.joins import Joins, unite
