@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # layer -> (what it may import of the toolkit, what else beside the standard library); "+" is the layer itself.
 # The longest name that fits a module is its layer.
 LAYERS: dict[str, tuple[str, str]] = {
-    "core": ("+", "immutables"),
+    "core": ("+", "immutables msgspec"),
     "policies": ("+ core", "immutables"),
     "exchanges": ("+ core", "immutables"),
     "rewrites": ("+ core", "immutables"),

@@ -33,7 +33,7 @@ from toolkit.runtime.outcome import Outcome
 from toolkit.runtime.record import Recorder
 from toolkit.runtime.settings import describe
 from toolkit.runtime.simulator import Simulator
-from toolkit.trace import Trace
+from toolkit.trace import Row, Trace
 from toolkit.training import train
 from toolkit.work.schedule import Schedule
 from toolkit.work.standin import StandIn
@@ -218,7 +218,7 @@ def planned(strategy: Strategy, setup: Setup, simulator: Simulator, until: Condi
     for name, value in arrays.measure(None, arrays.looks()).items():
         drive.feed(Measured(name, value, -1, 0.0))
     simulator.run(drive, arrays)
-    rows = [row._replace(loss=plain(row.loss)) for row in trace.rows]
+    rows: list[tuple[Any, ...]] = [row._replace(loss=plain(row.loss)) for row in map(Row._make, trace.rows)]
     outcome = Outcome(rows, drive.log, metrics(drive.measured), tally=drive.tally, status=drive.status)
     outcome.settings = describe()
     last = max(drive.tally.updates - 1, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from immutables import Map
 
@@ -31,7 +32,7 @@ def gate(may_start: Callable[[Progress, Worker], bool]) -> Strategy:
     """
     function("may_start", may_start, "progress", "worker")
 
-    def step(progress: Progress, message: Message) -> tuple[Progress, Sequence[Message]]:
+    def step(progress: Progress, message: Any) -> tuple[Progress, Sequence[Message]]:
         if type(message) is Ready:
             return progress, (Commit(frozenset((message.worker,))),)
         if not RISING[type(message)]:

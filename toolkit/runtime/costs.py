@@ -70,10 +70,9 @@ class Costs:
 
     def nbytes(self, task: Task) -> int:
         """The bytes that a task sends."""
-        kind = type(task)
-        if kind is Send:
+        if type(task) is Send:
             key: object = (task.item, task.part, task.codec)
-        elif kind is Chunk:
+        elif type(task) is Chunk:
             key = (task.part, task.codec, task.start, task.stop, task.count)
         else:
             return 0

@@ -67,6 +67,7 @@ class Drive:
         self._state, replies = self.strategy.step(self._state, event)
         tasks: list[Task] = []
         cause = -1
+        reply: Any
         for reply in replies:
             if not RISING[type(reply)]:
                 tasks.append(reply)

@@ -87,17 +87,17 @@ class Engine:
         self._graph, self._joins = Graph(self._places), Joins()
         self._skipped: set[tuple[Place, int]] = set()  # merges that were cancelled there before they were applied
         self._snapshots: dict[Key, dict[PlaceName, Any]] = {}
-        self._starts: dict[type, Callable[[Op], None]] = (
-            dict.fromkeys((Send, Chunk), self._leave)
-            | dict.fromkeys((Compute, Stage, Apply, Mix), self._queue)
-            | dict.fromkeys((Reduce, Evaluate, Cancel), self._at_once)
-        )
-        self._ends: dict[type, Callable[[Op], Sequence[Event]]] = (
-            dict.fromkeys((Compute, Stage), self._computed)
-            | dict.fromkeys((Apply, Mix), self._merged)
-            | {Send: self._arrived, Chunk: self._hopped, Reduce: self._reduced}
-            | {Evaluate: self._evaluated, Cancel: self._cancelled}
-        )
+        self._starts: dict[Any, Callable[[Op], None]] = {
+            **dict.fromkeys((Send, Chunk), self._leave),
+            **dict.fromkeys((Compute, Stage, Apply, Mix), self._queue),
+            **dict.fromkeys((Reduce, Evaluate, Cancel), self._at_once),
+        }
+        self._ends: dict[Any, Callable[[Op], Sequence[Event]]] = {
+            **dict.fromkeys((Compute, Stage), self._computed),
+            **dict.fromkeys((Apply, Mix), self._merged),
+            **{Send: self._arrived, Chunk: self._hopped, Reduce: self._reduced},
+            **{Evaluate: self._evaluated, Cancel: self._cancelled},
+        }
         for time, worker in joins:
             self._push(time, Joined(worker, time))
         for time, worker in leaves:
@@ -121,7 +121,7 @@ class Engine:
                 self._forget()  # after the merges in which it took part have been cancelled
             elif isinstance(item, Report):
                 yield from self._joins.done(*item)
-            else:
+            elif isinstance(item, Event):
                 yield item
 
     def perform(self, tasks: Sequence[Task], cause: int) -> None:
@@ -130,18 +130,17 @@ class Engine:
             self._push(self.now, done)
         made: list[Op] = []
         for task in tasks:
-            kind = type(task)
-            if kind is Evaluate:
+            if type(task) is Evaluate:
                 self._snapshots[task.key] = {}
                 made += self._graph.read(task, cause)
-            elif kind is not Cancel:
-                made += self._graph.add(task, cause) if kind is not Join else ()
-            else:
+            elif type(task) is Cancel:
                 self._drop(task)
                 (op,) = self._graph.add(task, cause)
                 if (other := op.place.merging(task.of)) is not None:
                     self._graph.wait(op, other)
                 made.append(op)
+            elif type(task) is not Join:
+                made += self._graph.add(task, cause)
         for op in made:
             if not op.missing and not op.over:
                 self._start(op)

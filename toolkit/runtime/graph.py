@@ -11,7 +11,7 @@ from toolkit.runtime.collective import chunk, incoming, orders
 from toolkit.runtime.lanes import Op, Place
 
 #: Tasks at one place, and whether they take something into its model.
-_PLACED = {Compute: False, Stage: False, Apply: True, Mix: True, Cancel: False}
+_PLACED: dict[Any, bool] = {Compute: False, Stage: False, Apply: True, Mix: True, Cancel: False}
 
 
 class Graph:
@@ -27,7 +27,7 @@ class Graph:
         self._places = places
         self._merges: dict[int, Mapping[Place, list[Op]]] = {}  # of the merge cancelled last, by place
 
-    def add(self, task: Task, cause: int) -> Sequence[Op]:
+    def add(self, task: Any, cause: int) -> Sequence[Op]:
         """The operations of a task that may begin once they wait for nothing."""
         kind, places = type(task), self._places
         if kind is Send:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from toolkit.core.messages import PlaceName, Task
+from toolkit.core.messages import PlaceName
 from toolkit.runtime.costs import Costs
 
 
@@ -133,7 +133,7 @@ class Op:
         "writes",
     )
 
-    def __init__(self, task: Task, token: Any, place: Place, target: Place, cause: int) -> None:
+    def __init__(self, task: Any, token: Any, place: Place, target: Place, cause: int) -> None:
         self.task, self.token, self.place, self.target, self.cause = task, token, place, target, cause
         self.merges = self.over = False
         self.missing = self.nbytes = 0

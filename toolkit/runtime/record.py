@@ -103,23 +103,22 @@ class Recorder:
 
     def event(self, event: Event) -> int:
         """The row of an event that left the top of the strategy."""
-        kind = type(event)
-        if kind is Done:
+        if type(event) is Done:
             samples = event.facts.get("samples", 0)
             if event.task.key[0] == "ready":
-                self._ready[event.task.about[0]] = (event.task.key[2], samples)
+                self._ready[event.task.about[0]] = (int(event.task.key[2]), samples)
             self._round = event.task.round
             return self._happened("done", event.task.key, event.time, round=event.task.round, samples=samples)
-        if kind is Ready:
+        if type(event) is Ready:
             clock, samples = self._ready.get(event.worker, (0, 0))
             key: Key = ("ready", event.worker, clock)
             return self._happened("ready", key, event.time, event.worker, clock, None, event.stale, samples)
-        if kind is Committed:
+        if type(event) is Committed:
             key = ("committed", *sorted(event.group))
             return self._happened("committed", key, event.time, round=self._round)
         match event:
             case Joined(worker, time) | Left(worker, time) | Finished(worker, time):
-                name = kind.__name__.lower()
+                name = type(event).__name__.lower()
                 return self._happened(name, (name, worker), time, worker)
             case Measured(name, _, number, time):
                 return self._happened("measured", ("measured", name), time, round=number)
