@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 from toolkit.core.messages import (
     Apply,
@@ -31,30 +31,11 @@ from toolkit.core.messages import (
     Worker,
 )
 from toolkit.runtime.costs import Costs
+from toolkit.runtime.data import Data
 from toolkit.runtime.graph import Graph
 from toolkit.runtime.joins import Joins, Report
-from toolkit.runtime.lanes import Op, Place, Places
+from toolkit.runtime.lanes import Op, Place, Places, takes_in
 from toolkit.runtime.record import Recorder
-
-
-class Data(Protocol):
-    """The arrays of all places, where a run has any."""
-
-    def read(self, place: PlaceName, task: Task) -> Any:
-        """What a task takes from a place."""
-        ...
-
-    def write(self, place: PlaceName, task: Task, value: Any) -> None:
-        """Leave what a task produced at a place."""
-        ...
-
-    def facts(self, task: Task, value: Any) -> Facts:
-        """What is reported of a task."""
-        ...
-
-    def measure(self, task: Evaluate, values: dict[PlaceName, Any]) -> dict[str, float]:
-        """The metrics of the model read at some places."""
-        ...
 
 
 class Engine:
@@ -200,7 +181,7 @@ class Engine:
         if op.lost():
             return ()
         self._write(op)
-        if op.task.round is not None and _takes_in(op.task):
+        if op.task.round is not None and takes_in(op.task):
             op.target.version = op.task.round
         return self._done(op)
 
@@ -300,15 +281,12 @@ class Engine:
     def _drop(self, cancel: Cancel) -> None:
         """Forget what a place still had to do for a merge, and what others would send it, but not what runs."""
         self._joins.forget(cancel.of)
-        dropped = [
-            op
-            for op in self._graph.of_merge(cancel.of, self._places[cancel.at])
-            if not (op.merges and op.place.merging(cancel.of) is op)
-        ]
+        concerned = self._graph.of_merge(cancel.of, self._places[cancel.at])
+        dropped = [op for op in concerned if not (op.merges and op.place.merging(cancel.of) is op)]
         for op in dropped:
             self._graph.remove(op)
             self._snapshots.pop(op.task.key, None)
-            if _takes_in(op.task):
+            if takes_in(op.task):
                 self._skipped.add((op.target, cancel.of))
         for op in dropped:
             self._release(other for other in op.then if other.task.round != cancel.of)
@@ -320,8 +298,3 @@ class Engine:
             self._graph.remove(op)
         for op in lost:
             self._release(op.then)
-
-
-def _takes_in(task: Task) -> bool:
-    """Whether a place has a merge in its model once this is done there."""
-    return isinstance(task, (Apply, Mix)) or (isinstance(task, Send) and task.item == "replica")

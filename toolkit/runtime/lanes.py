@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from toolkit.core.messages import PlaceName
+from toolkit.core.messages import Apply, Mix, PlaceName, Send, Task
 from toolkit.runtime.costs import Costs
 
 
@@ -163,3 +163,8 @@ class Op:
         self.began = began
         source.out = target.into = began + nbytes / link.bandwidth
         return source.out + link.latency
+
+
+def takes_in(task: Task) -> bool:
+    """Whether a place has a merge in its model once this is done there."""
+    return isinstance(task, (Apply, Mix)) or (isinstance(task, Send) and task.item == "replica")

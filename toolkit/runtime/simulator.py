@@ -15,8 +15,9 @@ from toolkit.core.errors import Overdue, Refused
 from toolkit.core.layout import Layout, Piece
 from toolkit.core.messages import PlaceName, Worker
 from toolkit.runtime.costs import Costs
+from toolkit.runtime.data import Data
 from toolkit.runtime.drive import Drive
-from toolkit.runtime.engine import Data, Engine
+from toolkit.runtime.engine import Engine
 from toolkit.runtime.links import Link, Links
 from toolkit.runtime.timing import StepTime, constant, step_time
 
