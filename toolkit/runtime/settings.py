@@ -11,7 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-#: Freed memory is kept instead of being returned to the system and faulted in again at every step.
+#: Freed memory is kept, not returned to the system and faulted in again at every step. A threshold of mapping has
+#: a limit of 32 MB, less than the scratch memory of a step: nothing is mapped, and only the first arena grows so far.
 _ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "MALLOC_ARENA_MAX": "1",
