@@ -24,7 +24,6 @@ MODULES = (
     "overlap",
     "control_plane",
     "simulator",
-    "numerics",
 )
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["case", "ours", "rival", "unit", "ratio", "spread", "target", "met"]
